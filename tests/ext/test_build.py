@@ -161,6 +161,13 @@ def test_a_repeated_build_passes_too_and_a_mended_page_is_forgiven(tmp_path):
     assert build(source).failures == []
 
 
+def test_two_statements_of_one_name_fail_every_build(tmp_path):
+    text = "# T\n```{precise} precise-same\nThis.\n```\n"
+    source = write(tmp_path, {"a": text, "b": text})
+    for _ in range(2):
+        assert build(source).failures == [("b", 6, "{precise} precise-same stands on a too")]
+
+
 def test_a_topic_page_with_everything_passes(tmp_path):
     assert build(write(tmp_path, {"lookup/weighted_average": TOPIC})).failures == []
 

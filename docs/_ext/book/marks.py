@@ -80,9 +80,13 @@ class Resolve(SphinxPostTransform):
 
 
 def check_targets(app: Sphinx, env: BuildEnvironment) -> None:
-    """A mark without a statement fails every build."""
+    """A mark without a statement fails every build, and so do two statements of one name."""
     pages = record.pages(env)
-    known = {label for page in pages.values() for label in page.statements}
+    known = {}
+    for docname, page in sorted(pages.items()):
+        for label, line in page.statements.items():
+            if known.setdefault(label, docname) != docname:
+                record.fail(env, "mark", f"{{precise}} {label} stands on {known[label]} too", line, docname)
     for docname, page in pages.items():
         for target, line, _, words in page.marks:
             if target not in known:

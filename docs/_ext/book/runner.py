@@ -47,7 +47,7 @@ class Calls:
 
     @contextlib.contextmanager
     def during(self, tree: ast.AST):
-        if not self.names:
+        if len(self.called) == len(self.names):
             yield
             return
         self.arguments = [

@@ -81,7 +81,7 @@ class Fill(SphinxPostTransform):
     def oracles(self) -> list[nodes.Node]:
         columns = ("function", "stranger", "version", "dtype", "difference", "clash")
         rows = [
-            [link(row["function"]), *(str(row.get(name) or "") for name in columns[1:])]
+            [link(row["function"]), *("" if row[name] is None else str(row[name]) for name in columns[1:])]
             for row in data(self.env, "oracles")
         ]
         return [table(["Function", "Stranger", "Version", "dtype", "Largest difference", "Known clash"], rows)]
@@ -96,7 +96,7 @@ class Fill(SphinxPostTransform):
 
     def place(self, cover: str) -> nodes.Node:
         docname, _, anchor = cover.partition("#")
-        words = nodes.inline("", self.env.titles[docname].astext() if docname in self.env.titles else cover)
+        words = nodes.inline("", f"{self.env.titles[docname].astext()}: {anchor.replace('-', ' ')}")
         return make_refnode(record.running_app().builder, self.env.docname, docname, anchor, words, "")
 
     def total(self) -> list[nodes.Node]:

@@ -1,0 +1,105 @@
+"""Checks of arguments: an error names the argument, what it has, and the rule. Values of arrays are never read."""
+
+import math
+import numbers
+import operator
+from typing import Any
+
+import numpy as np
+from array_api_compat import array_namespace, is_array_api_obj
+
+from softlookup._arrays import Array
+
+
+def check_axes(axes: str, /, **arrays: Array) -> None:
+    """Raise unless each array has the axes that are named, as in ``check_axes("n d", q=q)``, or more before them."""
+    for name, x in arrays.items():
+        if x.ndim < len(axes.split()):
+            raise ValueError(f"{name} has shape {tuple(x.shape)}; it needs the axes (..., {axes.replace(' ', ', ')})")
+
+
+def check_equal(what: str, axis: int, /, **arrays: Array) -> None:
+    """Raise unless two arrays have the same size along `axis`, which counts `what`."""
+    (a, x), (b, y) = arrays.items()
+    if x.shape[axis] != y.shape[axis]:
+        raise ValueError(f"{a} has {x.shape[axis]} {what}, {b} has {y.shape[axis]}; they must be equal")
+
+
+def check_shape(name: str, x: Array, shape: tuple[int, ...]) -> None:
+    """Raise unless `x` has exactly `shape`."""
+    if tuple(x.shape) != shape:
+        raise ValueError(f"{name} has shape {tuple(x.shape)}; it must be {shape}")
+
+
+def check_broadcast(name: str, x: Array, shape: tuple[int, ...]) -> None:
+    """Raise unless `x` broadcasts to `shape` without enlarging it."""
+    try:
+        fits = np.broadcast_shapes(tuple(x.shape), shape) == shape
+    except ValueError:
+        fits = False
+    if not fits:
+        raise ValueError(f"{name} has shape {tuple(x.shape)}, which does not broadcast to {shape}")
+
+
+def broadcast_batch(axes: int, /, **arrays: Array) -> tuple[int, ...]:
+    """Return the common shape, by NumPy's rule, of what stands before the last `axes` axes of the arrays."""
+    batches = {name: tuple(x.shape[: max(x.ndim - axes, 0)]) for name, x in arrays.items()}
+    try:
+        return np.broadcast_shapes(*batches.values())
+    except ValueError:
+        shapes = ", ".join(f"{name} has {batch}" for name, batch in batches.items())
+        raise ValueError(f"the leading axes do not broadcast: {shapes}") from None
+
+
+def pair_shape(q: Array, k: Array) -> tuple[int, ...]:
+    """Return the shape ``(..., n, m)`` of one number for each pair of a query and a key of the same width."""
+    check_axes("n d", q=q)
+    check_axes("m d", k=k)
+    check_equal("columns", -1, q=q, k=k)
+    return (*broadcast_batch(2, q=q, k=k), q.shape[-2], k.shape[-2])
+
+
+def check_items(k: Array, v: Array) -> None:
+    """Raise unless there is one value for each key."""
+    check_axes("m d", k=k)
+    check_axes("m e", v=v)
+    check_equal("items", -2, k=k, v=v)
+
+
+def allowed_pairs(xp: Any, name: str, allowed: Array | None, shape: tuple[int, ...]) -> Array | None:
+    """Return `allowed` broadcast to `shape`; it must be None or a boolean array of the library `xp`."""
+    if allowed is None:
+        return None
+    if not is_array_api_obj(allowed) or array_namespace(allowed) is not xp:
+        raise TypeError(f"{name} must be a boolean array of the other arguments' library, not {type(allowed).__name__}")
+    if not xp.isdtype(allowed.dtype, "bool"):
+        raise TypeError(f"{name} must be boolean (True = may read), not {allowed.dtype}; numbers to add go into bias")
+    check_broadcast(name, allowed, shape)
+    return xp.broadcast_to(allowed, shape)
+
+
+def finite(name: str, value: float) -> float:
+    """Return `value` as a Python float; it must be a finite number."""
+    if not isinstance(value, numbers.Real):
+        raise TypeError(f"{name} must be a number, not {type(value).__name__}")
+    if not math.isfinite(value):
+        raise ValueError(f"{name} is {value}; it must be finite")
+    return float(value)
+
+
+def positive(name: str, value: float, hint: str = "") -> float:
+    """Return `value` as a Python float; it must be a finite number greater than zero."""
+    if finite(name, value) <= 0:
+        raise ValueError(f"{name} is {value}; it must be positive{hint}")
+    return float(value)
+
+
+def positive_integer(name: str, value: int) -> int:
+    """Return `value` as a Python int; it must be an integer greater than zero."""
+    try:
+        value = operator.index(value)
+    except TypeError:
+        raise TypeError(f"{name} must be an integer, not {type(value).__name__}") from None
+    if value < 1:
+        raise ValueError(f"{name} is {value}; it must be positive")
+    return value

@@ -1,0 +1,37 @@
+"""Run the tests: ``python tests``; further arguments go to pytest."""
+
+import os
+import sys
+from pathlib import Path
+
+sys.path.insert(0, str(Path(__file__).resolve().parent.parent / "docs"))
+
+import _bootstrap
+
+
+def main(arguments):
+    _bootstrap.speak_utf8()
+    python = _bootstrap.prepare("test")
+    return _bootstrap.run(python, "pytest", *from_the_top(arguments))
+
+
+def from_the_top(arguments):
+    """The arguments, with paths that were typed in another folder made absolute."""
+    if Path.cwd() == _bootstrap.ROOT:
+        return arguments
+    options = ["", *arguments]
+    return [
+        os.path.abspath(argument) if names_a_path(argument) and not before.startswith("-") else argument
+        for before, argument in zip(options, arguments)
+    ]
+
+
+def names_a_path(argument):
+    return not argument.startswith("-") and Path(argument.partition("::")[0]).exists()
+
+
+if __name__ == "__main__":
+    try:
+        sys.exit(main(sys.argv[1:]))
+    except KeyboardInterrupt:
+        sys.exit(130)

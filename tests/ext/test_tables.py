@@ -1,0 +1,71 @@
+"""The pages that the build writes from docstrings and from data."""
+
+import inspect
+import json
+
+import pytest
+from book.tables import FIELDS, PROMISES, fixed_fields, variants
+
+from ext.books import build, write
+
+DOCSTRING = """Summary.
+
+    Notes
+    -----
+    Slot : normalizer
+    Changes : this and
+        that, with ``code`` and :math:`x^2`
+    Promises : non-negative, shift invariant
+    Year : 1989
+
+    Free words : not a field.
+
+    References
+    ----------
+    Source : not here
+    """
+
+
+def test_fixed_fields_are_the_lines_of_the_notes():
+    assert fixed_fields(inspect.cleandoc(DOCSTRING)) == {
+        "Slot": "normalizer",
+        "Changes": "this and that, with ``code`` and :math:`x^2`",
+        "Promises": "non-negative, shift invariant",
+        "Year": "1989",
+    }
+
+
+def test_fields_are_found_only_in_notes():
+    assert fixed_fields("Summary.\n\nSlot : normalizer\n") == {}
+
+
+@pytest.mark.parametrize(("name", "fields"), variants(["lookup"]))
+def test_every_variant_has_every_fixed_field(name, fields):
+    assert all(fields[field] for field in FIELDS), fields
+    assert {part.strip() for part in fields["Promises"].split(",")} - {"none"} <= set(PROMISES)
+
+
+def test_the_tables_show_their_data(tmp_path):
+    page = "# Tables\n\n(lookup.softmax)=\n## Here\n\n```{oracles-table}\n```\n\n```{seed-table}\n```\n"
+    source = write(tmp_path, {"tables": page})
+    record = {"function": "lookup.softmax", "stranger": "other", "version": "1.2", "dtype": "float64"}
+    records = [{**record, "difference": 0, "clash": None}, {**record, "difference": 2e-16, "clash": "its rows"}]
+    (source / "_data" / "oracles.json").write_text(json.dumps(records))
+    items = [
+        {"id": 1, "source": "note", "item": "one thing", "covers": ["tables#here"]},
+        {"id": 2, "source": "note", "item": "another", "covers": "planned: scores/softcap"},
+    ]
+    (source / "_data" / "seed_map.json").write_text(json.dumps(items))
+    book = build(source)
+    assert book.failures == []
+    html = (book.html / "tables.html").read_text(encoding="utf-8")
+    for words in ("<p>0</p>", "2e-16", "its rows", "one thing", "Tables: here", "planned: scores/softcap"):
+        assert words in html
+
+
+def test_a_record_of_an_unknown_function_fails_every_build(tmp_path):
+    source = write(tmp_path, {"tables": "# Tables\n\n```{oracles-table}\n```\n"})
+    record = {"function": "lookup.nosuch", "stranger": "", "version": "", "dtype": "", "difference": 0, "clash": None}
+    (source / "_data" / "oracles.json").write_text(json.dumps([record]))
+    for _ in range(2):
+        assert ["lookup.nosuch" in message for _, _, message in build(source).failures] == [True]

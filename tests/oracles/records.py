@@ -1,0 +1,82 @@
+"""The record of agreement: what `docs/_data/oracles.json` says, written by a recording run and held by every other.
+
+A record gives the largest difference seen, rounded up to one digit, and a floor. The floor is what two correct programs
+may differ by when they add the same numbers in another order, as two builds of a linear algebra library do: with `terms`
+numbers in a sum, twice `terms` rounding errors of the size of the largest result. A comparison that has no sums in it
+gives `terms=0`: its floor is zero, and a recorded zero stays zero.
+"""
+
+import json
+import math
+import pathlib
+
+import numpy as np
+import pytest
+
+FILE = pathlib.Path(__file__).parents[2] / "docs" / "_data" / "oracles.json"
+UNIT = {"float64": 2.0**-52, "float32": 2.0**-23, "float16": 2.0**-10, "bfloat16": 2.0**-7}
+
+
+def round_up(number):
+    """The smallest number of one digit that is not below `number`."""
+    if number == 0:
+        return 0.0
+    unit = math.floor(math.log10(number))
+    digit = math.ceil(number / 10.0**unit * (1 - 1e-12))
+    return float(f"{digit}e{unit}")
+
+
+def largest_difference(ours, theirs):
+    """The largest absolute difference of two NumPy arrays of one shape; what is not finite must be the same."""
+    assert ours.shape == theirs.shape, f"ours has shape {ours.shape}, theirs {theirs.shape}"
+    finite = np.isfinite(theirs)
+    np.testing.assert_array_equal(ours[~finite], theirs[~finite])
+    return float(np.max(np.abs(ours[finite] - theirs[finite]), initial=0.0))
+
+
+class Records:
+    """The records of one run."""
+
+    KEY = pytest.StashKey()
+
+    def __init__(self, *, recording, file=FILE):
+        self.recording, self.file = recording, file
+        stored = json.loads(file.read_text(encoding="utf-8")) if file.exists() else []
+        self.stored = {self.key(record): record for record in stored}
+        self.new = {}
+
+    @staticmethod
+    def key(record):
+        return record["function"], record["stranger"], record["dtype"]
+
+    def agree(self, ours, theirs, *, function, stranger, version, dtype, terms, clash=None):
+        """Hold `ours` to `theirs`: within the recorded difference, or recorded now if this is a recording run."""
+        ours, theirs = (np.asarray(a, dtype=np.float64) for a in (ours, theirs))
+        assert theirs.size, "a comparison with nothing to compare"
+        difference = largest_difference(ours, theirs)
+        size = float(np.max(np.abs(theirs[np.isfinite(theirs)]), initial=0.0))
+        record = {"function": function, "stranger": stranger, "version": version, "dtype": dtype}
+        record |= {"difference": round_up(difference), "floor": round_up(2 * terms * UNIT[dtype] * size), "clash": clash}
+        key = self.key(record)
+        if self.recording:
+            self.new[key] = self.widest(record, self.new.get(key, record))
+            return
+        assert key in self.stored, f"no record of {' / '.join(key)}: run `python tests --record` and read the difference"
+        held = self.stored[key]
+        assert held["clash"] == clash, f"the record of {' / '.join(key)} names another clash: {held['clash']}"
+        allowed = max(held["difference"], held["floor"])
+        assert difference <= allowed, f"{' / '.join(key)}: {difference:.2e} apart, the record allows {allowed:.0e}"
+
+    @staticmethod
+    def widest(one, other):
+        """One record for several comparisons: the largest difference and the largest floor."""
+        return one | {name: max(one[name], other[name]) for name in ("difference", "floor")}
+
+    def save(self):
+        """Write what a recording run saw; records of comparisons that this run did not make stay."""
+        if not self.new:
+            return
+        merged = self.stored | self.new
+        lines = ",\n".join(f"  {json.dumps(merged[key])}" for key in sorted(merged))
+        self.file.parent.mkdir(parents=True, exist_ok=True)
+        self.file.write_text(f"[\n{lines}\n]\n", encoding="utf-8", newline="\n")

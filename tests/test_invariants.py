@@ -1,0 +1,149 @@
+"""The shared properties themselves: the table is complete, exceptions are real, and promises are neither broken nor modest."""
+
+import functools
+import importlib
+import inspect
+import pkgutil
+import re
+
+import numpy as np
+import pytest
+import softlookup
+from invariants import CUT, EXCEPTIONS, NEEDS, appending_leaves_earlier_rows_alone, close, reach_past_the_hull
+from libraries import Library
+from subjects import SUBJECTS
+
+PROMISES = ("non-negative", "sums to one", "inside the hull", "shift invariant", "prefix stable")
+
+
+def public_functions():
+    """The qualified names of all public functions of all families."""
+    families = [name for _, name, is_package in pkgutil.iter_modules(softlookup.__path__) if is_package]
+    return [
+        f"{family}.{name}" for family in families for name in importlib.import_module(f"softlookup.{family}").__all__
+    ]
+
+
+def test_every_public_function_has_a_subject_and_every_subject_is_public():
+    assert sorted(SUBJECTS) == sorted(public_functions())
+
+
+@pytest.mark.parametrize(("name", "invariant"), EXCEPTIONS)
+def test_an_exception_has_a_reason_and_is_real(name, invariant):
+    assert EXCEPTIONS[name, invariant]
+    need = NEEDS[invariant]
+    assert need is None or getattr(SUBJECTS[name], need), "the function lacks what the property needs: no exception is due"
+    with pytest.raises((AssertionError, ValueError)):
+        invariant(SUBJECTS[name], Library("numpy"))
+
+
+@pytest.mark.parametrize("name", SUBJECTS)
+def test_traces_under_jit(jax, name):
+    xp, subject = Library("jax"), SUBJECTS[name]
+    arrays = xp.arrays(subject.arrays())
+    for ours, expected in zip(jax.jit(lambda a: subject(**a))(arrays), subject(**arrays), strict=True):
+        close(xp.numpy(ours), xp.numpy(expected), xp)
+
+
+@pytest.mark.parametrize("name", SUBJECTS)
+def test_maps_over_a_batch_in_torch(torch, name):
+    xp, subject = Library("torch"), SUBJECTS[name]
+    items = [xp.arrays(subject.arrays(seed)) for seed in (0, 1)]
+    batch = {key: torch.stack([item[key] for item in items]) for key in items[0]}
+    mapped = torch.func.vmap(lambda a: subject(**a))(batch)
+    for i, item in enumerate(items):
+        for ours, expected in zip(mapped, subject(**item), strict=True):
+            close(xp.numpy(ours[i]), xp.numpy(expected), xp)
+
+
+def promised(name):
+    """What the field `Promises` of a function says, or None for a function that is no variant."""
+    notes = inspect.getdoc(SUBJECTS[name].function)
+    found = re.search(r"^Promises : (.*(?:\n    .*)*)", notes, re.MULTILINE)
+    assert bool(found) == bool(re.search(r"^Slot : ", notes, re.MULTILINE))
+    return found and {promise.strip() for promise in found[1].split(",")}
+
+
+VARIANTS = [name for name in SUBJECTS if re.search(r"^Slot : ", inspect.getdoc(SUBJECTS[name].function), re.MULTILINE)]
+
+
+def weights(subject, arrays):
+    """What the function multiplies the values with: its result, or its result for values that tell every key apart."""
+    if subject.values is None:
+        return subject(**arrays)[0]
+    values = arrays[subject.values]
+    return subject(**arrays | {subject.values: np.zeros((*values.shape[:-1], values.shape[-2])) + np.eye(values.shape[-2])})[0]
+
+
+def readable(subject, arrays, w):
+    return np.broadcast_to(arrays[subject.mask] if subject.mask else True, w.shape)
+
+
+def is_non_negative(subject, seed):
+    return np.all(weights(subject, subject.arrays(seed)) >= 0)
+
+
+def sums_to_one(subject, seed):
+    return np.allclose(weights(subject, subject.arrays(seed)).sum(-1), 1)
+
+
+def is_inside_the_hull(subject, seed):
+    """The blend by the weights; for a function that blends, its own result."""
+    arrays = subject.arrays(seed)
+    w = weights(subject, arrays)
+    values = arrays[subject.values] if subject.values else np.random.default_rng(seed).normal(size=(5, 2))
+    out = subject(**arrays)[0] if subject.values else w @ values
+    if out.ndim > 2 and values.ndim == 2:
+        values = values[None]
+    return reach_past_the_hull(out, values, readable(subject, arrays, w)) < 1e-9
+
+
+def is_shift_invariant(subject, seed):
+    """A constant on each row of scores; without scores to add it to, the same step of all keys adds it to every q·k."""
+    arrays = subject.arrays(seed)
+    shifted = subject.shifted or "k"
+    axis = -1 if subject.shifted else -2
+    step = np.random.default_rng(seed).normal(size=arrays[shifted].shape)
+    moved = arrays[shifted] + np.take(step, [0], axis)
+    return np.allclose(weights(subject, arrays), weights(subject, arrays | {shifted: moved}), atol=1e-9)
+
+
+def is_prefix_stable(subject, seed):
+    if subject.mask:
+        return holds(functools.partial(appending_leaves_earlier_rows_alone, subject, Library("numpy")))
+    arrays = subject.draw(np.random.default_rng(seed), 5, 5)
+    first = {name: a[..., :CUT, :] for name, a in arrays.items()}
+    return np.allclose(subject(**first)[0], subject(**arrays)[0][..., :CUT, :CUT])
+
+
+def holds(check):
+    try:
+        check()
+    except AssertionError:
+        return False
+    return True
+
+
+CHECKS = dict(
+    zip(
+        PROMISES,
+        (is_non_negative, sums_to_one, is_inside_the_hull, is_shift_invariant, is_prefix_stable),
+        strict=True,
+    )
+)
+
+
+def test_variants_are_found():
+    assert {"lookup.softmax", "lookup.attention", "lookup.scaled_dot", "lookup.kernel_regression"} <= set(VARIANTS)
+
+
+@pytest.mark.parametrize("name", VARIANTS)
+def test_promises_are_written_in_their_order(name):
+    assert promised(name) <= set(PROMISES)
+
+
+@pytest.mark.parametrize("promise", PROMISES)
+@pytest.mark.parametrize("name", VARIANTS)
+def test_a_promise_is_kept_and_one_that_is_not_given_is_broken(name, promise):
+    kept = all(CHECKS[promise](SUBJECTS[name], seed) for seed in range(5))
+    assert kept == (promise in promised(name))
