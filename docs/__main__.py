@@ -79,7 +79,10 @@ def address(pages):
 
 def serve(python, pages, port):
     """Serve the book on the loopback address and build it, each time in a new process, when a source changes."""
-    server = http.server.ThreadingHTTPServer(("127.0.0.1", port), partial(Handler, directory=str(HTML)))
+    try:
+        server = http.server.ThreadingHTTPServer(("127.0.0.1", port), partial(Handler, directory=str(HTML)))
+    except OSError:
+        sys.exit(f"Port {port} is not free: give another, or leave --port out.")
     threading.Thread(target=server.serve_forever, daemon=True).start()
     built = None
     try:

@@ -7,6 +7,7 @@ import json
 import re
 import runpy
 import shutil
+import socket
 import subprocess
 import sys
 import time
@@ -409,6 +410,11 @@ class TestDocs:
         with pytest.raises(KeyboardInterrupt):
             docs.main(["--serve"])
         assert len(book.calls) == 2
+
+    def test_serve_on_a_port_that_is_taken(self, book):
+        with socket.create_server(("127.0.0.1", 0)) as taken, pytest.raises(SystemExit) as error:
+            docs.main(["--serve", "--port", str(taken.getsockname()[1])])
+        assert "is not free: give another" in sentence(error)
 
 
 class TestTests:

@@ -45,17 +45,6 @@ def test_traces_under_jit(jax, name):
         close(xp.numpy(ours), xp.numpy(expected), xp)
 
 
-@pytest.mark.parametrize("name", SUBJECTS)
-def test_maps_over_a_batch_in_torch(torch, name):
-    xp, subject = Library("torch"), SUBJECTS[name]
-    items = [xp.arrays(subject.arrays(seed)) for seed in (0, 1)]
-    batch = {key: torch.stack([item[key] for item in items]) for key in items[0]}
-    mapped = torch.func.vmap(lambda a: subject(**a))(batch)
-    for i, item in enumerate(items):
-        for ours, expected in zip(mapped, subject(**item), strict=True):
-            close(xp.numpy(ours[i]), xp.numpy(expected), xp)
-
-
 def promised(name):
     """What the field `Promises` of a function says, or None for a function that is no variant."""
     notes = inspect.getdoc(SUBJECTS[name].function)

@@ -150,7 +150,7 @@ def curves(
     ax : matplotlib.axes.Axes, optional
         Where to draw; by default in a new figure.
     styles : sequence of str, optional
-        matplotlib's line styles; by default full, dashed, dotted and dash-dotted in turn.
+        Line styles of matplotlib; by default full, dashed, dotted and dash-dotted in turn.
 
     Returns
     -------

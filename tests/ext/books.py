@@ -36,6 +36,7 @@ class Built:
     html: Path
     read: list[str]  # the pages that this build read
     dependencies: dict[str, set[str]]
+    said: str
 
 
 def write(folder: Path, pages: dict[str, str]) -> Path:
@@ -59,7 +60,8 @@ def write(folder: Path, pages: dict[str, str]) -> Path:
 def build(source: Path, **options) -> Built:
     """One build into the same folders as the build before; its failures with page and line."""
     warning = io.StringIO()
-    with contextlib.redirect_stdout(io.StringIO()), warnings.catch_warnings():
+    said = io.StringIO()
+    with contextlib.redirect_stdout(said), warnings.catch_warnings():
         warnings.simplefilter("ignore")  # deprecations inside Sphinx; the runner is strict about the cells by itself
         app = SphinxTestApp(
             "html", srcdir=source, builddir=source.parent / "_build", warning=warning, confoverrides=options
@@ -69,7 +71,7 @@ def build(source: Path, **options) -> Built:
         try:
             app.build()
             failures = list(app.book_failures.failures)
-            return Built(failures, warning.getvalue(), Path(app.outdir), read, depends(app.env))
+            return Built(failures, warning.getvalue(), Path(app.outdir), read, depends(app.env), said.getvalue())
         finally:
             app.cleanup()
 

@@ -225,6 +225,15 @@ def test_generated_pages_are_rendered_again_whenever_any_page_is(tmp_path):
     assert "One third" in (book.html / "lists.html").read_text(encoding="utf-8")
 
 
+def test_without_a_math_engine_pages_show_the_source_and_the_build_says_so_once(tmp_path, monkeypatch):
+    monkeypatch.setattr("book.katex.quickjs", None)
+    source = write(tmp_path, {"good": GOOD})
+    book = build(source)
+    assert book.failures == []
+    assert '<span class="math"><code>x^2</code></span>' in (book.html / "good.html").read_text(encoding="utf-8")
+    assert book.said.count("formulas are shown as TeX source") == 1
+
+
 def test_a_myst_nb_without_the_client_factory_is_refused_clearly(tmp_path, monkeypatch):
     import myst_nb.sphinx_
     from sphinx.errors import ExtensionError

@@ -128,7 +128,6 @@ class TestScaledDot:
                     stranger=f"onnx node cases of Attention, {name} scores",
                     version=version(onnx),
                     dtype="float32",
-                    terms=8,
                 )
 
     @pytest.mark.parametrize("cap", [None, 0.75])
@@ -264,7 +263,6 @@ class TestAttentionScores:
                     stranger="onnx node cases of Attention, biased scores",
                     version=version(onnx),
                     dtype="float32",
-                    terms=8,
                     clash="writes the mask into the scores as minus infinity",
                 )
         assert compared
@@ -308,7 +306,6 @@ class TestAttentionWeights:
                     stranger="onnx node cases of Attention, softmax matrix",
                     version=version(onnx),
                     dtype="float32",
-                    terms=8,
                 )
         assert compared
 
@@ -327,7 +324,6 @@ class TestAttentionWeights:
             stranger="torch.nn.MultiheadAttention",
             version=version(torch),
             dtype="float64",
-            terms=8,
             clash="True in a mask hides; averages the weights of the heads unless told not to",
         )
 
@@ -433,7 +429,6 @@ class TestAttention:
             stranger="onnx node cases of Attention",
             version=version(onnx),
             dtype=str(node.inputs["Q"].dtype),
-            terms=8,
             clash="a mask shorter than the keys hides the rest; a window does not count the query itself",
         )
 
@@ -456,7 +451,6 @@ class TestAttention:
             stranger="onnx reference operator Attention",
             version=version(onnx),
             dtype="float64",
-            terms=16,
             clash="aligns a causal mask at the first query and the first key when nothing is cached",
         )
 
@@ -478,7 +472,6 @@ class TestAttention:
             stranger="torch scaled_dot_product_attention",
             version=version(torch),
             dtype="float64",
-            terms=16,
             clash="is_causal aligns the first query with the first key; grouped heads only when asked for",
         )
 
@@ -502,7 +495,6 @@ class TestAttention:
             stranger="jax.nn.dot_product_attention",
             version=version(jax),
             dtype="float32",
-            terms=16,
             clash="positions before heads; is_causal aligns the first query with the first key; "
             "a fully masked row is the mean of the values",
         )
@@ -1023,7 +1015,6 @@ class TestAttentionVjp:
                 stranger="torch autograd of scaled_dot_product_attention",
                 version=version(torch),
                 dtype="float64",
-                terms=16,
             )
 
     @pytest.mark.parametrize("bad", [NAN, INF, -INF])

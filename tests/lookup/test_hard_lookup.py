@@ -106,7 +106,7 @@ class TestHardmax:
             stranger="onnx node cases of Hardmax",
             version=f"onnx {onnx.__version__}",
             dtype="float32",
-            terms=0,
+            exact=True,
         )
 
     def test_agrees_with_torch_argmax(self, torch, agree):
@@ -118,7 +118,7 @@ class TestHardmax:
             stranger="torch.argmax",
             version=f"torch {torch.__version__.partition('+')[0]}",
             dtype="float64",
-            terms=0,
+            exact=True,
         )
 
     def test_is_the_limit_of_a_cold_softmax(self, xp):
@@ -166,7 +166,7 @@ class TestHardmaxAverage:
             stranger="numpy.max and count_nonzero",
             version=f"numpy {np.__version__}",
             dtype="float64",
-            terms=0,
+            exact=True,
         )
 
     def test_infinities_and_nan(self, xp):
@@ -216,7 +216,7 @@ class TestHardLookup:
             stranger="numpy.argmax",
             version=f"numpy {np.__version__}",
             dtype="float64",
-            terms=0,
+            exact=True,
         )
 
     def test_is_attention_with_hardmax_and_the_limit_of_attention(self, xp):
@@ -320,7 +320,6 @@ class TestNearestNeighbors:
             stranger="sklearn KNeighborsRegressor",
             version=record.version,
             dtype="float64",
-            terms=3,
         )
 
     def test_one_neighbor_is_the_best_key_by_distance(self, xp):
@@ -412,7 +411,6 @@ class TestSoftNearestNeighbors:
             stranger="sklearn KNeighborsRegressor, weights by distance",
             version=record.version,
             dtype="float64",
-            terms=3,
         )
 
     def test_all_keys_are_kernel_regression_with_the_laplace_kernel(self, xp):

@@ -154,7 +154,6 @@ class TestEveryKernel:
             stranger=f"sklearn.neighbors.KernelDensity, {theirs}",
             version=record.version,
             dtype="float64",
-            terms=4,
             clash=clash,
         )
 
@@ -306,7 +305,6 @@ class TestKernelRegression:
             stranger="statsmodels KernelReg, local constant",
             version=record.version,
             dtype="float64",
-            terms=24,
             clash="a bandwidth for each axis; NaN where no key is in reach",
         )
 

@@ -90,7 +90,6 @@ class TestSoftmax:
             stranger="onnx node cases of Softmax",
             version=f"onnx {onnx.__version__}",
             dtype="float32",
-            terms=5,
         )
 
     def test_agrees_with_torch(self, torch, agree):
@@ -102,7 +101,6 @@ class TestSoftmax:
             stranger="torch.softmax",
             version=f"torch {torch.__version__.partition('+')[0]}",
             dtype="float64",
-            terms=33,
         )
 
     def test_agrees_with_jax_under_a_mask(self, jax, agree):
@@ -115,7 +113,6 @@ class TestSoftmax:
             stranger="jax.nn.softmax",
             version=f"jax {jax.__version__}",
             dtype="float64",
-            terms=33,
         )
 
     def test_a_mask_is_a_score_of_minus_infinity_is_a_missing_column(self, xp):
@@ -139,6 +136,14 @@ class TestSoftmax:
         s = xp.asarray([[3.0, 2.0, 3.0]])
         xp.check(softmax(s, temperature=1e-30), [[0.5, 0.0, 0.5]])
         xp.check(softmax(s, temperature=1e30), [[1 / 3, 1 / 3, 1 / 3]])
+
+    @pytest.mark.parametrize(("temperature", "expected"), [(1e-200, [0.0, 1.0, 0.0]), (1e200, [0.5, 0.5, 0.0])])
+    def test_temperatures_beyond_the_dtype_are_limits(self, temperature, expected):
+        s, allowed = np.asarray([[1.0, 2.0, 9.0]], dtype=np.float32), np.asarray([[True, True, False]])
+        with np.errstate(under="ignore", over="ignore"):
+            np.testing.assert_array_equal(softmax(s, allowed, temperature=temperature), [expected])
+            ds = softmax_vjp(s, s, allowed, temperature=temperature)
+        assert np.all(np.isfinite(ds))
 
     def test_both_minus_infinity_and_a_mask_that_hides_all_give_an_empty_row(self, xp):
         s = xp.asarray([[1.0, 2.0], [-INF, -INF], [-INF, 5.0], [1.0, -INF]])
@@ -281,7 +286,6 @@ class TestLogSumExp:
             stranger="numpy.logaddexp.reduce",
             version=f"numpy {np.__version__}",
             dtype="float64",
-            terms=33,
         )
 
     def test_agrees_with_torch(self, torch, agree):
@@ -293,7 +297,6 @@ class TestLogSumExp:
             stranger="torch.logsumexp",
             version=f"torch {torch.__version__.partition('+')[0]}",
             dtype="float64",
-            terms=33,
         )
 
     @given(masked_scores(st.floats(-50, 50)))
@@ -347,7 +350,6 @@ class TestEntropy:
             stranger="torch.distributions.Categorical.entropy",
             version=f"torch {torch.__version__.partition('+')[0]}",
             dtype="float64",
-            terms=17,
             clash="measures in nats, not in bits",
         )
 
@@ -437,7 +439,6 @@ class TestSoftmaxVjp:
             stranger="torch autograd of torch.softmax",
             version=f"torch {torch.__version__.partition('+')[0]}",
             dtype="float64",
-            terms=9,
         )
 
     def test_agrees_with_automatic_differentiation_of_ours(self, autograd):

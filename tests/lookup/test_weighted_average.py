@@ -66,7 +66,6 @@ class TestWeightedAverage:
             stranger="numpy.average",
             version=f"numpy {np.__version__}",
             dtype="float64",
-            terms=9,
             clash="divides by the sum of the weights, so it agrees where they sum to one",
         )
 

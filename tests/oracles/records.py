@@ -1,9 +1,10 @@
 """The record of agreement: what `docs/_data/oracles.json` says, written by a recording run and held by every other.
 
-A record gives the largest difference seen, rounded up to one digit, and a floor. The floor is what two correct programs
-may differ by when they add the same numbers in another order, as two builds of a linear algebra library do: with `terms`
-numbers in a sum, twice `terms` rounding errors of the size of the largest result. A comparison that has no sums in it
-gives `terms=0`: its floor is zero, and a recorded zero stays zero.
+A record gives the largest difference seen, rounded up to one digit, and a floor: what two correct programs may differ by
+when they add the same numbers in another order, as two builds of a linear algebra library do. Rounding errors of a sum grow
+as the root of the number of terms, and no sum here is longer than 64, so the floor is eight units of the last place of the
+largest result; a narrow type is computed wide and rounded once. A comparison without sums says `exact=True`: its floor is
+zero, and a recorded zero stays zero.
 """
 
 import json
@@ -14,7 +15,7 @@ import numpy as np
 import pytest
 
 FILE = pathlib.Path(__file__).parents[2] / "docs" / "_data" / "oracles.json"
-UNIT = {"float64": 2.0**-52, "float32": 2.0**-23, "float16": 2.0**-10, "bfloat16": 2.0**-7}
+FLOOR = {"float64": 8 * 2.0**-52, "float32": 8 * 2.0**-23, "float16": 2.0**-10, "bfloat16": 2.0**-7}
 
 
 def round_up(number):
@@ -31,6 +32,7 @@ def largest_difference(ours, theirs):
     assert ours.shape == theirs.shape, f"ours has shape {ours.shape}, theirs {theirs.shape}"
     finite = np.isfinite(theirs)
     np.testing.assert_array_equal(ours[~finite], theirs[~finite])
+    assert np.isfinite(ours[finite]).all(), "ours is not finite where theirs is"
     return float(np.max(np.abs(ours[finite] - theirs[finite]), initial=0.0))
 
 
@@ -49,14 +51,14 @@ class Records:
     def key(record):
         return record["function"], record["stranger"], record["dtype"]
 
-    def agree(self, ours, theirs, *, function, stranger, version, dtype, terms, clash=None):
+    def agree(self, ours, theirs, *, function, stranger, version, dtype, exact=False, clash=None):
         """Hold `ours` to `theirs`: within the recorded difference, or recorded now if this is a recording run."""
         ours, theirs = (np.asarray(a, dtype=np.float64) for a in (ours, theirs))
         assert theirs.size, "a comparison with nothing to compare"
         difference = largest_difference(ours, theirs)
         size = float(np.max(np.abs(theirs[np.isfinite(theirs)]), initial=0.0))
         record = {"function": function, "stranger": stranger, "version": version, "dtype": dtype}
-        record |= {"difference": round_up(difference), "floor": round_up(2 * terms * UNIT[dtype] * size), "clash": clash}
+        record |= {"difference": round_up(difference), "floor": 0.0 if exact else round_up(FLOOR[dtype] * size), "clash": clash}
         key = self.key(record)
         if self.recording:
             self.new[key] = self.widest(record, self.new.get(key, record))

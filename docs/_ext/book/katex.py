@@ -6,7 +6,6 @@ from pathlib import Path
 
 from docutils import nodes
 from sphinx.application import Sphinx
-from sphinx.util import logging
 from sphinx.util.math import get_node_equation_number
 
 from . import record
@@ -15,8 +14,6 @@ try:
     import quickjs
 except ImportError:
     quickjs = None
-
-LOG = logging.getLogger(__name__)
 
 
 @functools.cache
@@ -77,7 +74,7 @@ def visit_block(self, node):
 
 def announce(app: Sphinx) -> None:
     if quickjs is None:
-        LOG.info("quickjs-ng has no wheel for this platform: formulas are shown as TeX source")
+        print("quickjs-ng has no wheel for this platform: formulas are shown as TeX source", flush=True)
 
 
 def setup(app: Sphinx) -> dict:

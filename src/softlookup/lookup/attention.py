@@ -32,7 +32,7 @@ def scaled_dot(*, scale: float | None = None, cap: float | None = None) -> Score
     scale : float, optional
         What the dot product is multiplied by. None means :math:`1/\sqrt d`; any number is taken as it is.
     cap : float, optional
-        The number c that no score exceeds. None means no cap.
+        The number c that no score exceeds in absolute value. None means no cap.
 
     Returns
     -------
@@ -336,7 +336,8 @@ def attention_vjp(
     r"""Pull a gradient with respect to the output back to the arrays that attention read.
 
     .. math:: dv_j = \sum_i w_{ij} \, g_i, \qquad dw_{ij} = g_i \cdot v_j, \qquad
-              ds = \operatorname{vjp}_{\text{normalize}}(dw), \qquad (dq, dk) = \operatorname{vjp}_{\text{score}}(ds)
+              ds = \operatorname{vjp}_{\text{normalize}}(dw), \qquad
+              d\text{bias} = ds, \qquad (dq, dk) = \operatorname{vjp}_{\text{score}}(ds)
 
     Parameters
     ----------
@@ -378,7 +379,8 @@ def attention_vjp(
 
     Notes
     -----
-    Cost : O(H n m (d + e)) time, about twice that of `attention`, and O(H n m) memory.
+    Cost : O(H n m (d + e)) time, two and a half times that of `attention` (the scores are computed
+        again), and O(H n m) memory.
     Empty row : a query that may read nothing adds nothing to any gradient.
 
     Examples

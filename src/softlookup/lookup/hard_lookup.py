@@ -28,7 +28,7 @@ def hardmax(s: Array, allowed: Array | None = None, /) -> Array:
     Returns
     -------
     array of shape (..., n, m)
-        Weights: one 1 in each row.
+        Weights: one 1 in each row that reads something.
 
     Raises
     ------
@@ -50,9 +50,9 @@ def hardmax(s: Array, allowed: Array | None = None, /) -> Array:
     Empty row : a row that may read nothing, or only scores of minus infinity, gets zeros.
     Promises : non-negative, sums to one, inside the hull, shift invariant, prefix stable
     Equals : ``softmax`` in the limit of temperature zero when the largest score is single.
-    Year : 2022
-    Source : Hao, Angluin and Frank, 2022, Formal Language Recognition by Hard Attention Transformers, abstract,
-        arXiv 2204.06618.
+    Year : 2020
+    Source : Hahn, 2020, Theoretical Limitations of Self-Attention in Neural Sequence Models, abstract, arXiv
+        1906.06755; the name: Hao, Angluin and Frank, 2022, arXiv 2204.06618.
     Other names : argmax attention, unique hard attention
 
     An allowed NaN makes its whole row NaN. The gradient with respect to the scores is zero.
@@ -112,7 +112,7 @@ def hardmax_average(s: Array, allowed: Array | None = None, /) -> Array:
     Equals : ``softmax`` in the limit of temperature zero; ``hardmax`` when the largest score is single.
     Year : 2022
     Source : Hao, Angluin and Frank, 2022, Formal Language Recognition by Hard Attention Transformers, abstract,
-        arXiv 2204.06618.
+        arXiv 2204.06618, who name it; the rule was in use before.
     Other names : averaging hard attention, saturated attention
 
     Only scores that are equal to the last digit share. An allowed NaN makes its whole row NaN. The gradient with
@@ -216,7 +216,7 @@ def nearest_neighbors(q: Array, k: Array, v: Array, /, *, neighbors: int, mask: 
     r"""Average the values of the nearest keys.
 
     .. math:: \operatorname{out}_i = \frac{1}{|N_i|} \sum_{j \in N_i} v_j, \qquad
-              N_i = \text{the allowed keys with the smallest}\ \lVert q_i - k_j \rVert
+              N_i = \text{the allowed keys with the}\ \textit{neighbors}\ \text{smallest}\ \lVert q_i - k_j \rVert
 
     Parameters
     ----------
@@ -257,8 +257,8 @@ def nearest_neighbors(q: Array, k: Array, v: Array, /, *, neighbors: int, mask: 
     Cost : O(n m (d + e) + n m log m) time, O(n m d) memory.
     Empty row : a query that may read nothing gets zeros.
     Promises : non-negative, sums to one, inside the hull, prefix stable
-    Equals : ``kernel_regression`` in the limit of bandwidth zero for one neighbor at a single smallest distance; the
-        mean of all values when every key is a neighbor.
+    Equals : ``kernel_regression`` with the kernel ``gaussian`` or ``laplace`` in the limit of bandwidth zero, for one
+        neighbor at a single smallest distance; the mean of all values when every key is a neighbor.
     Year : 1967
     Source : Cover and Hart, 1967, Nearest Neighbor Pattern Classification, pp. 21-27.
     Other names : k nearest neighbors, kNN regression

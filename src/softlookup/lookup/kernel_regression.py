@@ -59,7 +59,7 @@ def gaussian(u: Array, /) -> Array:
     Returns
     -------
     array of the same shape
-        Kernel values; never zero for a finite distance.
+        Kernel values; positive everywhere, though far away they underflow to zero.
 
     Raises
     ------
@@ -154,7 +154,7 @@ def triangular(u: Array, /) -> Array:
     -----
     Cost : O(1) time for each number.
 
-    Also called the linear kernel.
+    Also called the linear kernel in density estimation.
 
     Examples
     --------
@@ -259,7 +259,7 @@ def laplace(u: Array, /) -> Array:
     Returns
     -------
     array of the same shape
-        Kernel values; never zero for a moderate distance.
+        Kernel values; positive everywhere, though far away they underflow to zero.
 
     Raises
     ------
@@ -299,7 +299,7 @@ def student_t(u: Array, /) -> Array:
     Returns
     -------
     array of the same shape
-        Kernel values; never zero for a finite distance.
+        Kernel values; positive everywhere, though far away they underflow to zero.
 
     Raises
     ------
@@ -565,7 +565,7 @@ def gaussian_score(*, bandwidth: float = 1.0) -> Score:
 
     References
     ----------
-    Y.-H. H. Tsai et al., Transformer Dissection: A Unified Understanding of Transformer's Attention via the Lens of
+    Y.-H. H. Tsai et al., Transformer Dissection: An Unified Understanding for Transformer's Attention via the Lens of
     Kernel, EMNLP 2019.
 
     Examples
@@ -621,7 +621,7 @@ def leave_one_out_error(metric: Array, x: Array, y: Array, /) -> Array:
 
     Notes
     -----
-    Cost : O(m² (r + e)) time, O(m² r) memory.
+    Cost : O(m r d + m² (r + e)) time, O(m² r) memory.
     Empty row : none; every point has another one to read.
 
     References

@@ -42,7 +42,7 @@ def softmax(s: Array, allowed: Array | None = None, /, *, temperature: float = 1
     --------
     log_sum_exp : The logarithm of the total that softmax divides by.
     softmax_vjp : The gradient.
-    hardmax : The limit of temperature zero.
+    hardmax_average : The limit of temperature zero.
 
     Notes
     -----
@@ -51,8 +51,8 @@ def softmax(s: Array, allowed: Array | None = None, /, *, temperature: float = 1
     Cost : O(n m) time and memory.
     Empty row : a row that may read nothing, or only scores of minus infinity, gets zeros.
     Promises : non-negative, sums to one, inside the hull, shift invariant, prefix stable
-    Equals : ``hardmax_average`` in the limit of temperature zero, equal shares in the limit of infinity; the weights of
-        kernel regression when the score is ``gaussian_score``.
+    Equals : ``hardmax_average`` in the limit of temperature zero; in the limit of infinity equal shares of the allowed
+        items, when their scores are finite; the weights of kernel regression when the score is ``gaussian_score``.
     Year : 1868
     Source : Boltzmann, 1868, for energies; Bridle, 1990, Probabilistic Interpretation of Feedforward Classification
         Network Outputs, pp. 227-236, for the name and for networks.
@@ -60,7 +60,8 @@ def softmax(s: Array, allowed: Array | None = None, /, *, temperature: float = 1
 
     The maximum of the row is subtracted before the exponential, so large scores do not overflow. A score of minus
     infinity gets the weight zero. Scores of plus infinity share the budget equally and leave nothing to finite ones.
-    A NaN that may be read makes its whole row NaN. Integers become the library's default float.
+    A NaN that may be read makes its whole row NaN. Integers become the library's default float. A temperature beyond
+    the range of the dtype counts as the end of that range.
 
     References
     ----------
@@ -78,7 +79,7 @@ def softmax(s: Array, allowed: Array | None = None, /, *, temperature: float = 1
     temperature = positive("temperature", temperature, hint=" (the limit at zero is hard_lookup)")
     xp, dtype, (s,) = promote(s=s)
     shifted, _ = _subtract_max(xp, s, allowed)
-    e = xp.exp(shifted / temperature)
+    e = xp.exp(shifted / _in_range(xp, temperature, s.dtype))
     total = xp.sum(e, axis=-1, keepdims=True)
     return cast(xp, e / xp.where(total == 0, 1.0, total), dtype)
 
@@ -116,7 +117,8 @@ def log_sum_exp(s: Array, allowed: Array | None = None, /) -> Array:
     Cost : O(n m) time and memory.
     Empty row : a row that may read nothing, or only scores of minus infinity, gives minus infinity.
 
-    An allowed score of plus infinity gives plus infinity, an allowed NaN gives NaN. Its gradient is the softmax.
+    An allowed score of plus infinity gives plus infinity, an allowed NaN gives NaN. Where the allowed scores
+    are finite, the gradient is the softmax.
 
     Examples
     --------
@@ -229,7 +231,7 @@ def softmax_vjp(g: Array, s: Array, allowed: Array | None = None, /, *, temperat
     r"""Pull a gradient with respect to the weights back to the scores.
 
     .. math:: ds_{ij} = \frac{w_{ij}}{T} \Bigl(g_{ij} - \sum_l w_{il} \, g_{il}\Bigr),
-              \qquad w = \operatorname{softmax}(s)
+              \qquad w = \operatorname{softmax}(s / T)
 
     Parameters
     ----------
@@ -245,7 +247,7 @@ def softmax_vjp(g: Array, s: Array, allowed: Array | None = None, /, *, temperat
     Returns
     -------
     array of shape (..., n, m)
-        Gradient with respect to the scores; zero where a pair is not allowed. Each row sums to zero.
+        Gradient with respect to the scores; zero where a pair is not allowed. Each row sums to zero, up to rounding.
 
     Raises
     ------
@@ -273,7 +275,8 @@ def softmax_vjp(g: Array, s: Array, allowed: Array | None = None, /, *, temperat
     w = softmax(s, allowed, temperature=temperature)
     check_shape("g", g, tuple(s.shape))
     g = hide(xp, g, allowed, 0.0)
-    return cast(xp, w * (g - xp.sum(w * g, axis=-1, keepdims=True)) / float(temperature), dtype)
+    ds = w * (g - xp.sum(w * g, axis=-1, keepdims=True)) / _in_range(xp, float(temperature), s.dtype)
+    return cast(xp, ds, dtype)
 
 
 softmax.vjp = softmax_vjp
@@ -286,3 +289,8 @@ def _subtract_max(xp: Any, s: Array, allowed: Array | None) -> tuple[Array, Arra
     # In a row with plus infinity only the infinite scores count, and equally.
     s = xp.where(s == math.inf, 0.0, xp.where(top == math.inf, -math.inf, s))
     return s - xp.where(xp.isinf(top), 0.0, top), top
+
+
+def _in_range(xp: Any, temperature: float, dtype: Any) -> float:
+    info = xp.finfo(dtype)
+    return min(max(temperature, float(info.smallest_normal)), float(info.max))

@@ -48,7 +48,8 @@ def weighted_average(w: Array, v: Array, /, *, allowed: Array | None = None) -> 
     Empty row : a row without an allowed pair, or without values, gives zeros.
 
     Integers become the library's default float. Without `allowed` this is ``w @ v``, where a weight of zero keeps a
-    NaN or an infinity of its value. With `allowed` the same holds for the allowed pairs.
+    NaN or an infinity of its value. With `allowed` the same holds for the allowed pairs, but that an
+    infinite weight on an infinite value gives NaN.
 
     Examples
     --------

@@ -1,5 +1,5 @@
-// The reader chooses how many levels to see; the choice is remembered, and a link into a hidden level opens it.
 (() => {
+  // The reader chooses how many levels to see; the choice is remembered, and a link into a hidden level opens it.
   const root = document.documentElement;
   const order = ["core", "deepen", "research"];
 
@@ -31,4 +31,14 @@
   openTarget();
   const sought = new URLSearchParams(location.search).get("highlight");
   if (sought && !location.hash) show("research");
+
+  // What scrolls sideways can be reached by keyboard.
+  const reachable = () => {
+    for (const box of document.querySelectorAll("div.math, .table-wrapper")) {
+      box.toggleAttribute("tabindex", box.scrollWidth > box.clientWidth);
+      if (box.hasAttribute("tabindex")) box.tabIndex = 0;
+    }
+  };
+  addEventListener("resize", reachable);
+  addEventListener("load", reachable);
 })();
