@@ -21,9 +21,7 @@ ORDINARY = hypothesis.settings(
     suppress_health_check=[hypothesis.HealthCheck.function_scoped_fixture],
 )
 hypothesis.settings.register_profile("softlookup", ORDINARY)
-hypothesis.settings.register_profile(
-    "mutate", ORDINARY, phases=[hypothesis.Phase.explicit, hypothesis.Phase.generate]
-)
+hypothesis.settings.register_profile("mutate", ORDINARY, phases=[hypothesis.Phase.explicit, hypothesis.Phase.generate])
 hypothesis.settings.load_profile("softlookup")
 
 

@@ -1,8 +1,9 @@
 """The properties that functions share, one function for each, and what each public function is held to.
 
 With what `subjects` says of a function, every property is the same few lines for all of them. A function is held to a
-property unless it lacks what the property speaks of, or `EXCEPTIONS` names the pair with a reason; a test makes sure that
-those pairs do fail. That a state carried over a cut equals the whole joins the list with the first function that has one.
+property unless it lacks what the property speaks of, or `EXCEPTIONS` names the pair with a reason; a test makes sure
+that those pairs do fail. That a state carried over a cut equals the whole joins the list with the first function that
+has a state.
 """
 
 import importlib
@@ -60,7 +61,8 @@ def the_future_does_not_change_the_past(subject, xp):
     """Under a causal mask, other queries and keys from a position on leave the rows before it as they were."""
     arrays, others = causal(subject, 0), causal(subject, 1)
     changed = {name: splice(subject, name, a, others[name]) for name, a in arrays.items()}
-    for ours, before in zip(past(subject, run(subject, xp, changed)), past(subject, run(subject, xp, arrays)), strict=True):
+    now, then = (past(subject, run(subject, xp, given)) for given in (changed, arrays))
+    for ours, before in zip(now, then, strict=True):
         close(ours, before, xp)
 
 
@@ -68,8 +70,9 @@ def appending_leaves_earlier_rows_alone(subject, xp):
     """Under a causal mask, the first positions alone give the first rows of the whole."""
     arrays = causal(subject, 0)
     short = {name: head(head(a, subject.queries.get(name)), subject.keys.get(name)) for name, a in arrays.items()}
-    for ours, whole in zip(past(subject, run(subject, xp, short)), past(subject, run(subject, xp, arrays)), strict=True):
-        close(ours, whole, xp)
+    first, whole = (past(subject, run(subject, xp, given)) for given in (short, arrays))
+    for ours, expected in zip(first, whole, strict=True):
+        close(ours, expected, xp)
 
 
 def one_batch_item_alone_equals_it_in_the_batch(subject, xp):
@@ -105,15 +108,16 @@ def no_queries_and_no_keys_give_results_of_those_lengths(subject, xp):
 
 def library_and_precision_stay(subject, xp):
     """What goes in as float32 or narrower comes out as that; a narrow result is the one of float32, rounded once."""
-    arrays = subject.arrays()
-    for dtype in ("float64", "float32"):
-        for ours, expected in zip(subject(**xp.arrays(arrays, dtype)), subject(**arrays), strict=True):
-            xp.check(ours, expected, dtype=dtype, tolerance=1e-5 if dtype == "float32" else 1e-11)
-    for dtype in xp.narrow_dtypes:
-        narrow = xp.arrays(arrays, dtype)
-        single = subject(**xp.arrays({name: xp.numpy(a) for name, a in narrow.items()}, "float32"))
-        for ours, expected in zip(subject(**narrow), single, strict=True):
-            xp.check(ours, xp.numpy(xp.asarray(xp.numpy(expected), dtype)), dtype=dtype, tolerance=0)
+    everything = subject.arrays()
+    for arrays in (everything, subject.without_options(everything)):
+        for dtype in ("float64", "float32"):
+            for ours, expected in zip(subject(**xp.arrays(arrays, dtype)), subject(**arrays), strict=True):
+                xp.check(ours, expected, dtype=dtype, tolerance=1e-5 if dtype == "float32" else 1e-11)
+        for dtype in xp.narrow_dtypes:
+            narrow = xp.arrays(arrays, dtype)
+            single = subject(**xp.arrays({name: xp.numpy(a) for name, a in narrow.items()}, "float32"))
+            for ours, expected in zip(subject(**narrow), single, strict=True):
+                xp.check(ours, xp.numpy(xp.asarray(xp.numpy(expected), dtype)), dtype=dtype, tolerance=0)
 
 
 def integers_are_the_default_float(subject, xp):

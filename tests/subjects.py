@@ -14,8 +14,8 @@ from softlookup import lookup
 class Subject:
     """A public function as the properties see it.
 
-    `draw(rng, n, m)` gives NumPy arrays by argument name. `keys` and `queries` give the axis of each argument along which
-    keys and queries run, `keys_out` and `queries_out` those of each result (None: it has no such axis).
+    `draw(rng, n, m)` gives NumPy arrays by argument name. `keys` and `queries` give the axis of each argument along
+    which keys and queries run, `keys_out` and `queries_out` those of each result (None: it has no such axis).
     """
 
     function: Callable
@@ -51,6 +51,11 @@ class Subject:
     def arrays(self, seed=0, n=4, m=5):
         return self.draw(np.random.default_rng(seed), n, m)
 
+    def without_options(self, arrays):
+        """The arrays that the function cannot do without."""
+        left_out = {p.name for p in self.parameters if p.default is None}
+        return {name: a for name, a in arrays.items() if name not in left_out}
+
 
 def normal(rng, **shapes):
     return {name: np.asarray(rng.normal(size=shape)) for name, shape in shapes.items()}
@@ -64,7 +69,7 @@ def readable(rng, n, m):
 
 
 def draw_scores(rng, n, m, **more):
-    return normal(rng, s=(n, m), **{name: (n, m) for name in more}) | {"allowed": readable(rng, n, m)}
+    return normal(rng, s=(n, m), **dict.fromkeys(more, (n, m))) | {"allowed": readable(rng, n, m)}
 
 
 def draw_sums(rng, n, m):
@@ -100,8 +105,8 @@ def without(draw, *names):
 
 PAIR = {"keys": {"q": None, "k": -2, "v": -2, "mask": -1, "bias": -1}, "queries": {"q": -2, "mask": -2, "bias": -2}}
 ROWS = {
-    "keys": {name: -1 for name in ("s", "g", "w", "allowed")} | {"v": -2},
-    "queries": {name: -2 for name in ("s", "g", "w", "allowed")},
+    "keys": dict.fromkeys(("s", "g", "w", "allowed"), -1) | {"v": -2},
+    "queries": dict.fromkeys(("s", "g", "w", "allowed"), -2),
 }
 SCORES = [lookup.scaled_dot(), lookup.scaled_dot(scale=0.2, cap=1.0)]
 

@@ -21,7 +21,8 @@ def claims():
             for decorator in getattr(node, "decorator_list", []):
                 if isinstance(decorator, ast.Call) and ast.unparse(decorator.func).rpartition(".")[2] == "claims":
                     for argument in decorator.args:
-                        found.setdefault(ast.literal_eval(argument), []).append(f"{path.relative_to(HERE)}::{node.name}")
+                        test = f"{path.relative_to(HERE).as_posix()}::{node.name}"
+                        found.setdefault(ast.literal_eval(argument), []).append(test)
     return found
 
 

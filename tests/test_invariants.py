@@ -1,4 +1,4 @@
-"""The shared properties themselves: the table is complete, exceptions are real, and promises are neither broken nor modest."""
+"""The shared properties: the table is complete, exceptions are real, and promises are neither broken nor modest."""
 
 import functools
 import importlib
@@ -8,10 +8,11 @@ import re
 
 import numpy as np
 import pytest
-import softlookup
 from invariants import CUT, EXCEPTIONS, NEEDS, appending_leaves_earlier_rows_alone, close, reach_past_the_hull
 from libraries import Library
 from subjects import SUBJECTS
+
+import softlookup
 
 PROMISES = ("non-negative", "sums to one", "inside the hull", "shift invariant", "prefix stable")
 
@@ -32,7 +33,7 @@ def test_every_public_function_has_a_subject_and_every_subject_is_public():
 def test_an_exception_has_a_reason_and_is_real(name, invariant):
     assert EXCEPTIONS[name, invariant]
     need = NEEDS[invariant]
-    assert need is None or getattr(SUBJECTS[name], need), "the function lacks what the property needs: no exception is due"
+    assert need is None or getattr(SUBJECTS[name], need), "it lacks what the property needs: no exception is due"
     with pytest.raises((AssertionError, ValueError)):
         invariant(SUBJECTS[name], Library("numpy"))
 
@@ -60,8 +61,9 @@ def weights(subject, arrays):
     """What the function multiplies the values with: its result, or its result for values that tell every key apart."""
     if subject.values is None:
         return subject(**arrays)[0]
-    values = arrays[subject.values]
-    return subject(**arrays | {subject.values: np.zeros((*values.shape[:-1], values.shape[-2])) + np.eye(values.shape[-2])})[0]
+    shape = arrays[subject.values].shape
+    telling = np.broadcast_to(np.eye(shape[-2]), (*shape[:-1], shape[-2]))
+    return subject(**arrays | {subject.values: telling})[0]
 
 
 def readable(subject, arrays, w):

@@ -22,7 +22,7 @@ any_score = scores | st.sampled_from([INF, NAN])
 
 
 def loop(row, allowed=None, temperature=1.0):
-    """One row in plain Python: each allowed exponential over their sum, with the written rule for what is not finite."""
+    """One row in plain Python: each allowed exponential over their sum, with the rule for what is not finite."""
     visible = [j for j in range(len(row)) if (allowed is None or allowed[j]) and row[j] != -INF]
     w = [0.0] * len(row)
     if any(math.isnan(row[j]) for j in visible):
@@ -71,7 +71,8 @@ class TestSoftmax:
     @given(masked_scores(any_score))
     def test_is_the_loop(self, given_scores):
         s, allowed = given_scores
-        np.testing.assert_allclose(softmax(s, allowed), rows(loop, s, allowed).reshape(s.shape), rtol=1e-12, atol=1e-300)
+        expected = rows(loop, s, allowed).reshape(s.shape)
+        np.testing.assert_allclose(softmax(s, allowed), expected, rtol=1e-12, atol=1e-300)
 
     @given(masked_scores(any_score), st.floats(1e-3, 1e3))
     def test_is_the_loop_at_any_temperature(self, given_scores, t):

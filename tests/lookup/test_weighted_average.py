@@ -89,9 +89,7 @@ class TestWeightedAverage:
         allowed[:, 2] = False
         v[2] = math.nan
         hidden = autograd.asarray(allowed, "bool")
-        dw, dv = autograd.vjp(
-            lambda w, v: weighted_average(w, v, allowed=hidden), *map(autograd.asarray, (g, w, v))
-        )
+        dw, dv = autograd.vjp(lambda w, v: weighted_average(w, v, allowed=hidden), *map(autograd.asarray, (g, w, v)))
         autograd.check(dw, np.where(allowed, g @ np.nan_to_num(v).T, 0.0))
         autograd.check(dv, np.where(allowed, w, 0.0).T @ g)
 

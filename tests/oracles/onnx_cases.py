@@ -10,7 +10,6 @@ import importlib
 import warnings
 from dataclasses import dataclass
 
-import ml_dtypes  # noqa: F401  registers bfloat16, in which some cases are written
 import numpy as np
 import onnx
 

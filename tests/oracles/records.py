@@ -1,10 +1,10 @@
 """The record of agreement: what `docs/_data/oracles.json` says, written by a recording run and held by every other.
 
-A record gives the largest difference seen, rounded up to one digit, and a floor: what two correct programs may differ by
-when they add the same numbers in another order, as two builds of a linear algebra library do. Rounding errors of a sum grow
-as the root of the number of terms, and no sum here is longer than 64, so the floor is eight units of the last place of the
-largest result; a narrow type is computed wide and rounded once. A comparison without sums says `exact=True`: its floor is
-zero, and a recorded zero stays zero.
+A record gives the largest difference seen, rounded up to one digit, and a floor: what two correct programs may differ
+by when they add the same numbers in another order, as two builds of a linear algebra library do. Rounding errors of a
+sum grow as the root of the number of terms, and no sum here is longer than 64, so the floor is eight units of the last
+place of the largest result; a narrow type is computed wide and rounded once. A comparison without sums says
+`exact=True`: its floor is zero, and a recorded zero stays zero.
 """
 
 import json
@@ -57,17 +57,18 @@ class Records:
         assert theirs.size, "a comparison with nothing to compare"
         difference = largest_difference(ours, theirs)
         size = float(np.max(np.abs(theirs[np.isfinite(theirs)]), initial=0.0))
+        floor = 0.0 if exact else round_up(FLOOR[dtype] * size)
         record = {"function": function, "stranger": stranger, "version": version, "dtype": dtype}
-        record |= {"difference": round_up(difference), "floor": 0.0 if exact else round_up(FLOOR[dtype] * size), "clash": clash}
-        key = self.key(record)
+        record |= {"difference": round_up(difference), "floor": floor, "clash": clash}
+        key, name = self.key(record), f"{function} / {stranger} / {dtype}"
         if self.recording:
             self.new[key] = self.widest(record, self.new.get(key, record))
             return
-        assert key in self.stored, f"no record of {' / '.join(key)}: run `python tests --record` and read the difference"
+        assert key in self.stored, f"no record of {name}: run `python tests --record` and read the difference"
         held = self.stored[key]
-        assert held["clash"] == clash, f"the record of {' / '.join(key)} names another clash: {held['clash']}"
+        assert held["clash"] == clash, f"the record of {name} names another clash: {held['clash']}"
         allowed = max(held["difference"], held["floor"])
-        assert difference <= allowed, f"{' / '.join(key)}: {difference:.2e} apart, the record allows {allowed:.0e}"
+        assert difference <= allowed, f"{name}: {difference:.2e} apart, the record allows {allowed:.0e}"
 
     @staticmethod
     def widest(one, other):

@@ -8,10 +8,12 @@ import re
 
 import numpy as np
 import pytest
+
 from oracles.freeze import CASES, FOLDER, frozen, source
 from oracles.onnx_cases import attention_arguments, node_cases
 from oracles.records import FILE, Records, round_up
 
+RECORDS = json.loads(FILE.read_text(encoding="utf-8"))
 TESTS = pathlib.Path(__file__).parents[1]
 WHO = {"function": "lookup.f", "stranger": "someone", "version": "someone 1", "dtype": "float64"}
 
@@ -95,7 +97,7 @@ def test_nothing_is_written_when_nothing_was_compared(tmp_path):
 
 @functools.cache
 def comparisons():
-    """The function and the stranger of every call of `agree`, as patterns: what a string leaves open matches anything."""
+    """The function and the stranger of every call of `agree`, as patterns: what a string leaves open fits anything."""
     found = set()
     for path in TESTS.rglob("test_*.py"):
         for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
@@ -110,14 +112,14 @@ def pattern(node):
     return "".join(re.escape(part.value) if isinstance(part, ast.Constant) else ".+" for part in parts)
 
 
-@pytest.mark.parametrize("entry", json.loads(FILE.read_text(encoding="utf-8")), ids=lambda e: f"{e['function']}-{e['stranger']}")
+@pytest.mark.parametrize("entry", RECORDS, ids=lambda entry: f"{entry['function']}-{entry['stranger']}")
 def test_every_record_belongs_to_a_comparison_that_is_still_made(entry):
     assert set(entry) == {"function", "stranger", "version", "dtype", "difference", "floor", "clash"}
     assert any(re.fullmatch(f, entry["function"]) and re.fullmatch(s, entry["stranger"]) for f, s in comparisons())
 
 
 def test_every_comparison_has_a_record():
-    kept = [(entry["function"], entry["stranger"]) for entry in json.loads(FILE.read_text(encoding="utf-8"))]
+    kept = [(entry["function"], entry["stranger"]) for entry in RECORDS]
     for function, stranger in comparisons():
         assert any(re.fullmatch(function, f) and re.fullmatch(stranger, s) for f, s in kept), stranger
 
@@ -129,7 +131,7 @@ def test_every_frozen_file_has_a_case_and_every_case_a_file():
 @pytest.mark.parametrize("name", CASES)
 def test_a_frozen_file_was_written_by_the_code_of_its_case(name):
     kept = frozen(name)
-    assert kept.meta["code"] == source(name), f"the case {name} has changed since it was frozen: run tests/oracles/freeze.py"
+    assert kept.meta["code"] == source(name), f"{name} has changed since it was frozen: run tests/oracles/freeze.py"
     assert set(kept.meta) == {"packages", "numpy", "python", "code"}
     assert all(np.isfinite(a).all() for a in kept.values())
 

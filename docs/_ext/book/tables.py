@@ -204,8 +204,12 @@ def say_count(app: Sphinx, doctree: nodes.document) -> None:
         (next(iter(doctree.findall(nodes.section)), doctree)).append(line)
 
 
+def note_reading(app: Sphinx, env: BuildEnvironment, docnames: list[str]) -> None:
+    app.book_reads = bool(docnames)
+
+
 def render_again(app: Sphinx, env: BuildEnvironment) -> list[str]:
-    return [name for name, metadata in env.metadata.items() if metadata.get("generated")]
+    return [name for name, metadata in env.metadata.items() if metadata.get("generated") and app.book_reads]
 
 
 def setup(app: Sphinx) -> dict:
@@ -214,5 +218,6 @@ def setup(app: Sphinx) -> dict:
         app.add_directive(name, Generated)
     app.add_post_transform(Fill)
     app.connect("doctree-read", say_count, priority=800)
+    app.connect("env-before-read-docs", note_reading)
     app.connect("env-updated", render_again)
     return {"parallel_read_safe": True, "parallel_write_safe": True}
