@@ -5,7 +5,6 @@ import json
 
 import pytest
 from book.tables import FIELDS, PROMISES, fixed_fields, variants
-
 from ext.books import build, write
 
 DOCSTRING = """Summary.
