@@ -3,6 +3,7 @@
 import re
 
 import pytest
+from book import katex
 from ext.books import build, write
 
 GOOD = """
