@@ -228,6 +228,7 @@ def test_generated_pages_are_rendered_again_whenever_any_page_is(tmp_path):
 
 def test_without_a_math_engine_pages_show_the_source_and_the_build_says_so_once(tmp_path, monkeypatch):
     monkeypatch.setattr("book.katex.quickjs", None)
+    katex.engine.cache_clear()
     katex.render.cache_clear()
     source = write(tmp_path, {"good": GOOD})
     book = build(source)
