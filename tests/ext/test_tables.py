@@ -48,7 +48,10 @@ def test_the_tables_show_their_data(tmp_path):
     page = "# Tables\n\n(lookup.softmax)=\n## Here\n\n```{oracles-table}\n```\n\n```{seed-table}\n```\n"
     source = write(tmp_path, {"tables": page})
     record = {"function": "lookup.softmax", "stranger": "other", "version": "1.2", "dtype": "float64"}
-    records = [{**record, "difference": 0, "clash": None}, {**record, "difference": 2e-16, "clash": "its rows"}]
+    records = [
+        {**record, "difference": 0, "floor": 3e-9, "clash": None},
+        {**record, "difference": 2e-16, "floor": 0, "clash": "its rows"},
+    ]
     (source / "_data" / "oracles.json").write_text(json.dumps(records))
     items = [
         {"id": 1, "source": "note", "item": "one thing", "covers": ["tables#here"]},
@@ -64,7 +67,15 @@ def test_the_tables_show_their_data(tmp_path):
 
 def test_a_record_of_an_unknown_function_fails_every_build(tmp_path):
     source = write(tmp_path, {"tables": "# Tables\n\n```{oracles-table}\n```\n"})
-    record = {"function": "lookup.nosuch", "stranger": "", "version": "", "dtype": "", "difference": 0, "clash": None}
+    record = {
+        "function": "lookup.nosuch",
+        "stranger": "",
+        "version": "",
+        "dtype": "",
+        "difference": 0,
+        "floor": 3e-9,
+        "clash": None,
+    }
     (source / "_data" / "oracles.json").write_text(json.dumps([record]))
     for _ in range(2):
         assert ["lookup.nosuch" in message for _, _, message in build(source).failures] == [True]

@@ -24,6 +24,8 @@ from . import record
 FIELDS = ("Slot", "Changes", "Cost", "Empty row", "Promises", "Equals", "Year", "Source", "Other names")
 PROMISES = ("non-negative", "sums to one", "inside the hull", "shift invariant", "prefix stable")
 
+ORACLE_COLUMNS = ("Function", "Stranger", "Version", "dtype", "Largest difference", "Rounding floor", "Known clash")
+
 
 class placeholder(nodes.General, nodes.Element):
     """A place that is filled in when the page is written."""
@@ -79,12 +81,12 @@ class Fill(SphinxPostTransform):
         return [entries]
 
     def oracles(self) -> list[nodes.Node]:
-        columns = ("function", "stranger", "version", "dtype", "difference", "clash")
+        columns = ("function", "stranger", "version", "dtype", "difference", "floor", "clash")
         rows = [
             [link(row["function"]), *("" if row[name] is None else str(row[name]) for name in columns[1:])]
             for row in data(self.env, "oracles")
         ]
-        return [table(["Function", "Stranger", "Version", "dtype", "Largest difference", "Known clash"], rows)]
+        return [table([*ORACLE_COLUMNS], rows)]
 
     def source_documents(self) -> list[nodes.Node]:
         rows = []
