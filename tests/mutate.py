@@ -2,7 +2,7 @@
 
 ``python tests/mutate.py lookup/softmax lookup/attention`` works on copies of the sources in a temporary folder, put
 first on the path; the tree itself is never touched. Each change is first given to the tests of the topic without
-PyTorch and JAX, and what survives to those with them. ``_arrays`` and ``_checks`` are tried with the tests of every topic.
+PyTorch and JAX, and what survives to those with them. ``_arrays`` and ``_checks`` face the tests of all topics.
 ``--pages`` builds the topic's page in place of the tests, ``--quick`` leaves PyTorch and JAX out altogether, ``--line``
 takes only the changes of one line. The exit code says whether a change survived.
 """
