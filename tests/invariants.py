@@ -96,9 +96,9 @@ def split_and_merged_is_whole(subject, xp):
 
 
 def no_queries_and_no_keys_give_results_of_those_lengths(subject, xp):
-    """Zero lengths are legal: each result has the shape that follows, and no NaN."""
+    """Lengths of zero and one are legal: each result has the shape that follows, and no NaN."""
     usual = [a.shape for a in run(subject, xp, subject.arrays())]
-    for n, m in ((0, 5), (4, 0), (0, 0)):
+    for n, m in ((0, 5), (4, 0), (0, 0), (4, 1), (1, 1)):
         results = run(subject, xp, subject.arrays(0, n, m))
         for ours, shape, q, k in zip(results, usual, subject.queries_out, subject.keys_out, strict=True):
             lengths = {axis % len(shape): length for axis, length in ((q, n), (k, m)) if axis is not None}
@@ -120,6 +120,15 @@ def library_and_precision_stay(subject, xp):
                 xp.check(ours, xp.numpy(xp.asarray(xp.numpy(expected), dtype)), dtype=dtype, tolerance=0)
 
 
+def a_number_of_numpy_is_a_number(subject, xp):
+    """Options may be NumPy's own numbers in double precision; they do not widen a narrower result."""
+    arrays = xp.arrays(subject.arrays(), "float32")
+    numbers = {name: values[1] for name, values in subject.options.items() if isinstance(values[1], float)}
+    expected = subject(**arrays, **numbers)
+    for ours, before in zip(subject(**arrays, **{n: np.float64(x) for n, x in numbers.items()}), expected, strict=True):
+        xp.check(ours, xp.numpy(before), dtype="bool" if subject.boolean else "float32", tolerance=0)
+
+
 def integers_are_the_default_float(subject, xp):
     """Whole numbers may come as integers; the results are of the library's default float."""
     arrays = {name: a if a.dtype == bool else np.asarray(np.rint(3 * a)) for name, a in subject.arrays().items()}
@@ -128,7 +137,7 @@ def integers_are_the_default_float(subject, xp):
         xp.check(ours, xp.numpy(expected), dtype="bool" if subject.boolean else xp.default_float, tolerance=0)
 
 
-def inputs_stay_as_they_were_and_may_lie_anywhere_in_memory(subject, xp):
+def inputs_stay_as_they_were(subject, xp):
     """Arguments are not written to, and every second number of a longer array is as good as an array of its own."""
     arrays = xp.arrays(subject.arrays())
     before = {name: xp.numpy(a) for name, a in arrays.items()}
@@ -163,8 +172,9 @@ NEEDS = {
     split_and_merged_is_whole: "log_total",
     no_queries_and_no_keys_give_results_of_those_lengths: None,
     library_and_precision_stay: None,
+    a_number_of_numpy_is_a_number: "options",
     integers_are_the_default_float: None,
-    inputs_stay_as_they_were_and_may_lie_anywhere_in_memory: None,
+    inputs_stay_as_they_were: None,
     every_argument_changes_the_result: None,
 }
 

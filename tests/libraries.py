@@ -6,7 +6,6 @@ import importlib.util
 
 import numpy as np
 
-NAMES = ("numpy", "numpy-readonly", "array-api-strict", "torch", "jax", "jax-32bit")
 MODULES = {"array-api-strict": "array_api_strict", "torch": "torch", "jax": "jax", "jax-32bit": "jax"}
 TOLERANCE = {"float64": 1e-12, "float32": 5e-6, "float16": 2e-3, "bfloat16": 1.6e-2}
 NARROW = {"float64": "float32", "int64": "int32"}
@@ -26,6 +25,8 @@ class Library:
     def __init__(self, name):
         self.name = name
         self.module = importlib.import_module(MODULES.get(name, "numpy"))
+        if name.startswith("jax"):
+            self.module.config.update("jax_disable_most_optimizations", True)  # compiling is most of a small test
         self.wide = name != "jax-32bit"
         self.tolerance = 1e-11 if self.wide else 2e-5
         self.compiles = name.startswith("jax")
@@ -100,14 +101,17 @@ class Library:
         tolerance = max(TOLERANCE[dtype], tolerance or 0.0) if tolerance != 0 else 0
         np.testing.assert_allclose(self.numpy(actual), expected, rtol=tolerance, atol=tolerance)
 
+    def quick(self, function):
+        """The function, compiled in one piece where otherwise every operation is compiled on its own."""
+        return self.module.jit(function) if self.compiles else function
+
     def vjp(self, function, g, *arrays):
         """Gradients of `sum(g * function(*arrays))` by the library's own automatic differentiation."""
         if self.name == "torch":
             leaves = [a.detach().clone().requires_grad_(True) for a in arrays]
             out = function(*leaves)
             return self.module.autograd.grad(out, leaves, g, materialize_grads=True)
-        _, pull = self.module.vjp(function, *arrays)
-        return pull(g)
+        return self.module.jit(lambda g, arrays: self.module.vjp(function, *arrays)[1](g))(g, arrays)
 
 
 def finite_differences(function, g, *arrays, step=1e-5):

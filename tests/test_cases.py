@@ -4,6 +4,7 @@
 """
 
 import ast
+import functools
 import json
 import pathlib
 
@@ -13,8 +14,9 @@ HERE = pathlib.Path(__file__).parent
 CASES = json.loads((HERE / "cases.json").read_text(encoding="utf-8"))
 
 
+@functools.cache
 def claims():
-    """The tests that claim each case: {id: [file::test, ...]}, read from the decorators without running anything."""
+    """The tests that claim each case: {id: {file::test: code}}, read from the decorators without running anything."""
     found = {}
     for path in sorted(HERE.rglob("test_*.py")):
         for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
@@ -22,7 +24,7 @@ def claims():
                 if isinstance(decorator, ast.Call) and ast.unparse(decorator.func).rpartition(".")[2] == "claims":
                     for argument in decorator.args:
                         test = f"{path.relative_to(HERE).as_posix()}::{node.name}"
-                        found.setdefault(ast.literal_eval(argument), []).append(test)
+                        found.setdefault(ast.literal_eval(argument), {})[test] = ast.unparse(node)
     return found
 
 
@@ -34,9 +36,14 @@ def listing():
 
 @pytest.mark.parametrize("name", CASES["claimed"])
 def test_a_claimed_case_has_a_test_of_the_case_and_one_of_its_kind(name):
-    tests = claims().get(name, [])
+    tests = claims().get(name, {})
     assert len(tests) > 1
-    assert any(f"test_case_{name.lower()}" in test for test in tests)
+    assert any(f"test_case_{name.lower()}" in test and f"case('{name}')" in code for test, code in tests.items())
+
+
+@pytest.mark.parametrize("name", [name for name, case in CASES["claimed"].items() if case["wrong"]])
+def test_the_wrong_answers_of_a_claimed_case_are_told_from_ours(name):
+    assert any("wrong" in code for code in claims()[name].values())
 
 
 @pytest.mark.parametrize("name", CASES["open"])

@@ -8,7 +8,17 @@ import re
 
 import numpy as np
 import pytest
-from invariants import CUT, EXCEPTIONS, NEEDS, appending_leaves_earlier_rows_alone, close, reach_past_the_hull
+from invariants import (
+    CUT,
+    EXCEPTIONS,
+    NEEDS,
+    appending_leaves_earlier_rows_alone,
+    close,
+    inputs_stay_as_they_were,
+    integers_are_the_default_float,
+    library_and_precision_stay,
+    reach_past_the_hull,
+)
 from libraries import Library
 from subjects import SUBJECTS
 
@@ -36,6 +46,13 @@ def test_an_exception_has_a_reason_and_is_real(name, invariant):
     assert need is None or getattr(SUBJECTS[name], need), "it lacks what the property needs: no exception is due"
     with pytest.raises((AssertionError, ValueError)):
         invariant(SUBJECTS[name], Library("numpy"))
+
+
+@pytest.mark.parametrize("name", SUBJECTS)
+def test_other_modes_of_the_libraries(other_xp, name):
+    for invariant in (library_and_precision_stay, integers_are_the_default_float, inputs_stay_as_they_were):
+        if (name, invariant) not in EXCEPTIONS:
+            invariant(SUBJECTS[name], other_xp)
 
 
 @pytest.mark.parametrize("name", SUBJECTS)

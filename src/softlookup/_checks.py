@@ -28,7 +28,7 @@ def check_equal(what: str, axis: int, /, **arrays: Array) -> None:
 def check_shape(name: str, x: Array, shape: tuple[int, ...]) -> None:
     """Raise unless `x` has exactly `shape`."""
     if tuple(x.shape) != shape:
-        raise ValueError(f"{name} has shape {tuple(x.shape)}; it must be {shape}")
+        raise ValueError(f"{name} has shape {tuple(x.shape)}; it must be {tuple(shape)}")
 
 
 def check_broadcast(name: str, x: Array, shape: tuple[int, ...]) -> None:
@@ -38,7 +38,7 @@ def check_broadcast(name: str, x: Array, shape: tuple[int, ...]) -> None:
     except ValueError:
         fits = False
     if not fits:
-        raise ValueError(f"{name} has shape {tuple(x.shape)}, which does not broadcast to {shape}")
+        raise ValueError(f"{name} has shape {tuple(x.shape)}, which does not broadcast to {tuple(shape)}")
 
 
 def broadcast_batch(axes: int, /, **arrays: Array) -> tuple[int, ...]:

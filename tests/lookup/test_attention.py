@@ -80,6 +80,17 @@ def lookups(draw):
     return q, k, v, options
 
 
+def in_slots(arrays):
+    """Attention with its arrays by name."""
+    options = {name: a for name, a in arrays.items() if name not in "qkv"}
+    return attention(arrays["q"], arrays["k"], arrays["v"], **options)
+
+
+def weights_in_slots(arrays):
+    options = {name: a for name, a in arrays.items() if name not in "qkv"}
+    return attention_weights(arrays["q"], arrays["k"], **options)
+
+
 def split(options):
     """Arrays for attention, and the score that owns scale and cap."""
     return {name: options[name] for name in ("mask", "bias")}, scaled_dot(scale=options["scale"], cap=options["cap"])
@@ -584,10 +595,9 @@ class TestAttention:
             bias[i, 0 if how == "bias" else 2 :] = 0.0 if how == "mask" else -INF
         expected = attention(q, k, v)
         expected[:, list(rows)] = 0.0
-        options = xp.arrays({"mask": mask, "bias": bias})
-        q, k, v = map(xp.asarray, (q, k, v))
-        xp.check(attention(q, k, v, **options), expected)
-        w = xp.numpy(attention_weights(q, k, **options))
+        arrays = xp.arrays({"q": q, "k": k, "v": v, "mask": mask, "bias": bias})
+        xp.check(xp.quick(in_slots)(arrays), expected)
+        w = xp.numpy(xp.quick(weights_in_slots)(arrays))
         assert np.all(w[:, list(rows)] == 0)
         np.testing.assert_allclose(np.delete(w, rows, axis=1).sum(-1), 1, rtol=1e-5)
 
@@ -627,8 +637,7 @@ class TestAttention:
             v[:, j] = bad
         if slot in ("bias", "all"):
             bias[..., j] = bad
-        options = xp.arrays({"mask": mask, "bias": bias})
-        xp.check(attention(*map(xp.asarray, (q, k, v)), **options), expected)
+        xp.check(xp.quick(in_slots)(xp.arrays({"q": q, "k": k, "v": v, "mask": mask, "bias": bias})), expected)
 
     @claims("M03")
     @pytest.mark.parametrize("bad", [NAN, INF, -INF])
@@ -768,7 +777,7 @@ class TestAttention:
     def test_case_m09_a_mask_of_any_shape_that_broadcasts(self, xp, shape):
         q, k, v = random_arrays(28, (2, 3, 4, 2), (2, 3, 5, 2), (2, 3, 5, 1))
         mask = np.random.default_rng(29).random(shape) < 0.5
-        out = attention(*map(xp.asarray, (q, k, v)), mask=xp.asarray(mask, "bool"))
+        out = xp.quick(in_slots)(xp.arrays({"q": q, "k": k, "v": v, "mask": mask}))
         full = np.broadcast_to(mask, (2, 3, 4, 5))
         expected = [[attention(q[b, h], k[b, h], v[b, h], mask=full[b, h]) for h in range(3)] for b in range(2)]
         xp.check(out, expected)
@@ -817,7 +826,7 @@ class TestAttention:
         q, k, v = random_arrays(30, (heads, 2, d), (heads, 4, d), (heads, 4, e))
         w = np.exp(np.einsum("hnd,hmd->hnm", q, k) / math.sqrt(d))
         expected = (w / w.sum(-1, keepdims=True)) @ v
-        xp.check(attention(*map(xp.asarray, (q, k, v))), expected)
+        xp.check(xp.quick(in_slots)(xp.arrays({"q": q, "k": k, "v": v})), expected)
 
     @claims("S02")
     def test_case_s02_no_scale_scale_one_and_scale_twice(self, xp, case):
@@ -874,16 +883,20 @@ class TestAttention:
             self.check_sizes(xp, masked, *sizes)
 
     def check_sizes(self, xp, masked, batch, heads, n, m, d, e):
-        q, k, v = (xp.asarray(np.ones((batch, heads, *s))) for s in ((n, d), (m, d), (m, e)))
-        extra = xp.arrays({"mask": np.ones((n, m), bool), "bias": np.zeros((n, m))} if masked else {})
-        xp.check(attention_scores(q, k), np.full((batch, heads, n, m), math.sqrt(d)))
-        xp.check(attention_weights(q, k, **extra), np.full((batch, heads, n, m), 1 / max(m, 1)))
-        xp.check(attention(q, k, v, **extra), np.full((batch, heads, n, e), float(m > 0)))
-        g = xp.asarray(np.ones((batch, heads, n, e)))
-        dq, dk, dv, _ = attention_vjp(g, q, k, v, **extra)
-        xp.check(dq, np.zeros(q.shape))
-        xp.check(dk, np.zeros(k.shape))
-        xp.check(dv, np.full(v.shape, n / max(m, 1)))
+        shapes = {"g": (n, e), "q": (n, d), "k": (m, d), "v": (m, e)}
+        arrays = {name: np.ones((batch, heads, *shape)) for name, shape in shapes.items()}
+        extra = {"mask": np.ones((n, m), bool), "bias": np.zeros((n, m))} if masked else {}
+        grid = (batch, heads, n, m)
+        given = xp.arrays({name: arrays[name] for name in "qkv"} | extra)
+        xp.check(xp.quick(lambda a: attention_scores(a["q"], a["k"]))(given), np.full(grid, math.sqrt(d)))
+        xp.check(xp.quick(weights_in_slots)(given), np.full(grid, 1 / max(m, 1)))
+        xp.check(xp.quick(in_slots)(given), np.full((batch, heads, n, e), float(m > 0)))
+        extra = xp.arrays(extra)
+        pull = xp.quick(lambda *a: attention_vjp(*a, **extra))
+        dq, dk, dv, _ = pull(*xp.arrays(arrays).values())
+        xp.check(dq, np.zeros(arrays["q"].shape))
+        xp.check(dk, np.zeros(arrays["k"].shape))
+        xp.check(dv, np.full(arrays["v"].shape, n / max(m, 1)))
 
     @claims("N10")
     def test_case_n10_keys_and_values_of_different_length(self, xp, case):
@@ -945,6 +958,15 @@ class TestAttention:
 
 
 class TestAttentionVjp:
+    def test_values_with_a_batch_that_queries_and_keys_lack_add_up(self):
+        rng = np.random.default_rng(5)
+        g, q, k, v = (rng.standard_normal(shape) for shape in ((2, 1, 3, 3), (1, 3, 2), (1, 4, 2), (2, 1, 4, 3)))
+        dq, dk, dv, _ = attention_vjp(g, q, k, v)
+        parts = [attention_vjp(g[b], q, k, v[b]) for b in range(2)]
+        np.testing.assert_allclose(dq, parts[0][0] + parts[1][0], atol=1e-15)
+        np.testing.assert_allclose(dk, parts[0][1] + parts[1][1], atol=1e-15)
+        np.testing.assert_allclose(dv, np.stack([parts[0][2], parts[1][2]]), atol=1e-15)
+
     options = pytest.mark.parametrize(
         ("scale", "cap", "masked", "biased"),
         [
@@ -996,7 +1018,8 @@ class TestAttentionVjp:
         leaves = [autograd.asarray(a) for a in ((q, k, v) if bias is None else (q, k, v, bias))]
         g, mask = autograd.asarray(g), None if mask is None else autograd.asarray(mask, "bool")
         expected = autograd.vjp(lambda q, k, v, b=None: attention(q, k, v, bias=b, mask=mask, score=score), g, *leaves)
-        got = attention_vjp(g, *leaves[:3], mask=mask, bias=leaves[3] if bias is not None else None, score=score)
+        closed = autograd.quick(lambda g, q, k, v, b=None: attention_vjp(g, q, k, v, mask=mask, bias=b, score=score))
+        got = closed(g, *leaves)
         for ours, theirs in zip(got[: len(leaves)], expected, strict=True):
             autograd.check(ours, autograd.numpy(theirs))
 
@@ -1028,7 +1051,8 @@ class TestAttentionVjp:
         if slot in ("bias", "all"):
             bias[:, 2] = bad
         mask = xp.asarray([True, True, False, True], "bool")
-        got = attention_vjp(*map(xp.asarray, (g, q, k, v)), mask=mask, bias=xp.asarray(bias))
+        closed = xp.quick(lambda g, q, k, v, b: attention_vjp(g, q, k, v, mask=mask, bias=b))
+        got = closed(*map(xp.asarray, (g, q, k, v, bias)))
         expected = (dq, np.insert(dk, 2, 0.0, axis=1), np.insert(dv, 2, 0.0, axis=1), np.insert(dbias, 2, 0.0, axis=1))
         for ours, theirs in zip(got, expected, strict=True):
             xp.check(ours, theirs)
@@ -1083,5 +1107,5 @@ def test_the_blend_of_the_weights_is_attention(xp):
 
 
 @pytest.mark.parametrize(("name", "invariant"), held("lookup/attention"))
-def test_shared_invariants(any_xp, name, invariant):
-    invariant(SUBJECTS[name], any_xp)
+def test_shared_invariants(xp, name, invariant):
+    invariant(SUBJECTS[name], xp)

@@ -226,6 +226,11 @@ class TestKernelWeights:
         np.testing.assert_array_equal(w, [[1.0, 0.0], [0.5, 0.5] if kernel is constant else [NAN, NAN]])
 
     @kernels
+    def test_an_infinitely_distant_key_weighs_nothing(self, xp, kernel):
+        w = [[0.5, 0.5]] if kernel is constant else [[1.0, 0.0]]
+        xp.check(kernel_weights(xp.asarray([[0.0]]), xp.asarray([[0.0], [INF]]), kernel=kernel), w)
+
+    @kernels
     def test_no_key_in_reach_is_an_empty_row(self, xp, kernel):
         q, k = xp.asarray([[0.0], [0.0]]), xp.asarray([[0.0], [0.0]])
         mask = xp.asarray([[False, False], [True, True]], "bool")
@@ -450,6 +455,13 @@ class TestLeaveOneOutError:
         expected = [[loop_error(metric[a, 0], x[b], y) for b in range(2)] for a in range(3)]
         xp.check(leave_one_out_error(*map(xp.asarray, (metric, x, y))), expected)
 
+    def test_nan_stays(self, xp):
+        good = np.ones((2, 2)), np.arange(6.0).reshape(3, 2), np.ones((3, 1))
+        for i in range(3):
+            sets = [a.copy() for a in good]
+            sets[i][0, 0] = NAN
+            xp.check(leave_one_out_error(*map(xp.asarray, sets)), NAN)
+
     def test_bad_input(self, xp, other):
         refuses_bad_sets(leave_one_out_error, xp, other)
 
@@ -513,5 +525,5 @@ class TestLeaveOneOutErrorVjp:
 
 
 @pytest.mark.parametrize(("name", "invariant"), held("lookup/kernel_regression"))
-def test_shared_invariants(any_xp, name, invariant):
-    invariant(SUBJECTS[name], any_xp)
+def test_shared_invariants(xp, name, invariant):
+    invariant(SUBJECTS[name], xp)

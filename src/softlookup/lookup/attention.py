@@ -316,7 +316,7 @@ def attention_scores(q: Array, k: Array, /, *, bias: Array | None = None, score:
     k, _ = _readable_keys(xp, q, k, None)
     s = score(q, k)
     if bias is not None:
-        check_broadcast("bias", bias, tuple(s.shape))
+        check_broadcast("bias", bias, s.shape)
         s = s + bias
     return cast(xp, s, dtype)
 

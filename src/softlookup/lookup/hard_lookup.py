@@ -359,7 +359,7 @@ def soft_nearest_neighbors(
 def _best(xp: Any, s: Array, allowed: Array | None) -> Array:
     """Return 1 at each largest score and 0 elsewhere; an empty row is all zeros, a row with a NaN all NaN."""
     check_axes("m", s=s)
-    s = hide(xp, s, allowed_pairs(xp, "allowed", allowed, tuple(s.shape)), -math.inf)
+    s = hide(xp, s, allowed_pairs(xp, "allowed", allowed, s.shape), -math.inf)
     top = row_max(xp, s)
     return xp.where(xp.isnan(top), top, cast(xp, (s == top) & (s > -math.inf), s.dtype))
 
@@ -372,5 +372,5 @@ def _nearest(xp: Any, q: Array, k: Array, v: Array, neighbors: int, mask: Array 
     far = distance(xp, q, hide_unread(xp, k, mask))
     # A NaN that may be read counts as nearest, so that it is seen; what may not be read comes last.
     order = hide(xp, xp.where(xp.isnan(far), -math.inf, far), mask, math.inf)
-    rank = xp.argsort(xp.argsort(order, axis=-1, stable=True), axis=-1)
+    rank = xp.argsort(xp.argsort(order))
     return far, (rank < neighbors) & (order < math.inf)

@@ -223,8 +223,8 @@ def effective_items(w: Array, /) -> Array:
     array([2.   , 1.895, 0.   ])
     """
     xp, dtype, (w,) = promote(w=w)
-    check_axes("m", w=w)
-    return cast(xp, xp.where(xp.all(w == 0, axis=-1), 0.0, 2.0 ** entropy(w)), dtype)
+    bits = entropy(w)
+    return cast(xp, xp.where(xp.all(w == 0, axis=-1), 0.0, 2.0**bits), dtype)
 
 
 def softmax_vjp(g: Array, s: Array, allowed: Array | None = None, /, *, temperature: float = 1.0) -> Array:
@@ -273,7 +273,7 @@ def softmax_vjp(g: Array, s: Array, allowed: Array | None = None, /, *, temperat
     """
     xp, dtype, (g, s) = promote(g=g, s=s)
     w = softmax(s, allowed, temperature=temperature)
-    check_shape("g", g, tuple(s.shape))
+    check_shape("g", g, s.shape)
     g = hide(xp, g, allowed, 0.0)
     ds = w * (g - xp.sum(w * g, axis=-1, keepdims=True)) / _in_range(xp, float(temperature), s.dtype)
     return cast(xp, ds, dtype)
@@ -284,7 +284,7 @@ softmax.vjp = softmax_vjp
 
 def _subtract_max(xp: Any, s: Array, allowed: Array | None) -> tuple[Array, Array]:
     check_axes("m", s=s)
-    s = hide(xp, s, allowed_pairs(xp, "allowed", allowed, tuple(s.shape)), -math.inf)
+    s = hide(xp, s, allowed_pairs(xp, "allowed", allowed, s.shape), -math.inf)
     top = row_max(xp, s)
     # In a row with plus infinity only the infinite scores count, and equally.
     s = xp.where(s == math.inf, 0.0, xp.where(top == math.inf, -math.inf, s))
@@ -293,4 +293,4 @@ def _subtract_max(xp: Any, s: Array, allowed: Array | None) -> tuple[Array, Arra
 
 def _in_range(xp: Any, temperature: float, dtype: Any) -> float:
     info = xp.finfo(dtype)
-    return min(max(temperature, float(info.smallest_normal)), float(info.max))
+    return min(max(temperature, info.smallest_normal), info.max)

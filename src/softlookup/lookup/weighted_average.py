@@ -67,7 +67,7 @@ def weighted_average(w: Array, v: Array, /, *, allowed: Array | None = None) -> 
     broadcast_batch(2, w=w, v=v)
     if allowed is None:
         return cast(xp, w @ v, dtype)
-    allowed = allowed_pairs(xp, "allowed", allowed, tuple(w.shape))
+    allowed = allowed_pairs(xp, "allowed", allowed, w.shape)
     w = hide(xp, w, allowed, 0.0)
     out = w @ xp.where(xp.isfinite(v), v, 0.0)
     # What is not finite comes back where it is allowed: infinite if all of it pulls one way, else NaN.
