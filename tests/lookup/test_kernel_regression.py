@@ -255,8 +255,9 @@ class TestKernelWeights:
     @pytest.mark.parametrize("bandwidth", [0, -1.0, NAN, INF])
     def test_an_impossible_bandwidth_raises(self, xp, bandwidth):
         a = xp.asarray([[1.0]])
-        with pytest.raises(ValueError, match="bandwidth"):
-            kernel_weights(a, a, bandwidth=bandwidth)
+        for kernel in (gaussian, triangular):
+            with pytest.raises(ValueError, match="bandwidth"):
+                kernel_weights(a, a, kernel=kernel, bandwidth=bandwidth)
         with pytest.raises(ValueError, match="bandwidth"):
             kernel_regression(a, a, a, bandwidth=bandwidth)
         with pytest.raises(ValueError, match="bandwidth"):
