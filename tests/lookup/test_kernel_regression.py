@@ -252,6 +252,11 @@ class TestKernelWeights:
     def test_bad_input(self, xp, other):
         refuses_bad_points(kernel_weights, xp, other)
 
+    @pytest.mark.parametrize("kernel", [gaussian, triangular, constant])
+    def test_half_precision_stays_with_every_kind_of_kernel(self, kernel):
+        a = np.asarray([[0.0], [0.5]], dtype=np.float16)
+        assert kernel_weights(a, a, kernel=kernel).dtype == np.float16
+
     @pytest.mark.parametrize("bandwidth", [0, -1.0, NAN, INF])
     def test_an_impossible_bandwidth_raises(self, xp, bandwidth):
         a = xp.asarray([[1.0]])
