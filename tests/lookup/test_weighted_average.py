@@ -36,6 +36,10 @@ def blends(draw):
 
 
 class TestWeightedAverage:
+    def test_weights_and_items_that_differ_in_number_are_told(self):
+        with pytest.raises(ValueError, match="w has 3 weights in a row, v has 2 items"):
+            weighted_average(np.ones((1, 3)), np.ones((2, 1)))
+
     def test_three_weights_of_ten_twenty_and_thirty_by_hand(self, xp):
         w = xp.asarray([[0.1, 0.3, 0.6], [0.6, 0.3, 0.1]])
         v = xp.asarray([[10.0], [20.0], [30.0]])
@@ -205,6 +209,12 @@ class TestBudget:
 
 
 class TestIsDistribution:
+    def test_the_tolerance_grows_with_the_number_of_weights(self):
+        w = np.zeros((2, 1, 100))
+        w[..., 0] = 1 + 50 * np.finfo(float).eps
+        assert is_distribution(w).all()
+        assert not is_distribution(w[..., :2]).any()
+
     def test_rows_that_are_and_rows_that_are_not(self, xp):
         w = [[0.25, 0.75], [1.0, 0.0], [0.5, 0.25], [0.75, 0.75], [1.5, -0.5], [0.0, 0.0], [math.nan, 1.0]]
         xp.check(is_distribution(xp.asarray(w)), [True, True, False, False, False, False, False], dtype="bool")
