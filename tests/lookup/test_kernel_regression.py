@@ -1,5 +1,6 @@
 """softlookup.lookup.kernel_regression: weights from distances, and a metric that is learned."""
 
+import itertools
 import math
 
 import numpy as np
@@ -238,9 +239,10 @@ class TestKernelWeights:
 
     @kernels
     def test_zero_lengths(self, xp, kernel):
-        for n, m, d, b in xp.some(list(np.ndindex(3, 3, 3, 2))):
+        weigh = xp.quick(lambda q, k: kernel_weights(q, k, kernel=kernel))
+        for n, m, d, b in xp.some(list(itertools.product((0, 2), (0, 1, 3), (0, 2), (0, 2)))):
             q, k = xp.asarray(np.ones((b, n, d))), xp.asarray(np.ones((b, m, d)))
-            xp.check(kernel_weights(q, k, kernel=kernel), np.full((b, n, m), 1 / max(m, 1)))
+            xp.check(weigh(q, k), np.full((b, n, m), 1 / max(m, 1)))
 
     @pytest.mark.parametrize("kernel", [kernel for kernel in FORMULAS if kernel is not constant])
     def test_gradients_stay_finite_where_a_query_stands_on_a_key(self, autograd, kernel):
@@ -485,6 +487,10 @@ def refuses_bad_sets(function, xp, other):
         function(xp.asarray(np.ones((2, 2))), *good[1:])
     with pytest.raises(ValueError, match=r"x.*5.*y.*4"):
         function(*good[:2], xp.asarray(np.ones((4, 1))))
+    for i, j in ((0, 1), (0, 2), (1, 2)):
+        batches = [xp.asarray(np.ones(({i: (2,), j: (3,)}.get(n, ()) + tuple(a.shape)))) for n, a in enumerate(good)]
+        with pytest.raises(ValueError, match=r"do not broadcast.*\(2,\).*\(3,\)"):
+            function(*batches)
     with pytest.raises(ValueError, match=r"\bx\b.*\(1, 3\)"):
         function(good[0], xp.asarray(np.ones((1, 3))), xp.asarray(np.ones((1, 1))))
 
@@ -504,11 +510,20 @@ class TestLeaveOneOutErrorVjp:
         (expected,) = autograd.vjp(lambda a: leave_one_out_error(a, x, y), g, metric)
         autograd.check(leave_one_out_error_vjp(g, metric, x, y), autograd.numpy(expected), tolerance=1e-11)
 
-    def test_a_shared_metric_collects_the_gradients_of_the_batch(self, xp):
+    @pytest.mark.parametrize(
+        "lead", [((), (3,), (3,)), ((), (3,), ()), ((), (), (3,)), ((), (2, 1), (3,)), ((2, 1), (), (2, 3))]
+    )
+    def test_a_shared_metric_collects_the_gradients_of_the_batch(self, xp, lead):
         rng = np.random.default_rng(9)
-        metric, x, y, g = (rng.normal(size=s) for s in ((2, 2), (3, 6, 2), (3, 6, 1), (3,)))
-        each = [leave_one_out_error_vjp(np.array(g[b]), metric, x[b], y[b]) for b in range(3)]
-        xp.check(leave_one_out_error_vjp(*map(xp.asarray, (g, metric, x, y))), np.sum(each, axis=0))
+        batch = np.broadcast_shapes(*lead)
+        metric, x, y = (rng.normal(size=(*b, *s)) for b, s in zip(lead, ((2, 2), (6, 2), (6, 1)), strict=True))
+        g, expected = rng.normal(size=batch), np.zeros(metric.shape)
+        wide = [np.broadcast_to(a, (*batch, *a.shape[-2:])) for a in (metric, x, y)]
+        for b in np.ndindex(batch):
+            into = tuple(min(i, size - 1) for i, size in zip(b, lead[0], strict=False))
+            expected[into] += leave_one_out_error_vjp(np.array(g[b]), *(a[b] for a in wide))
+        pull = xp.quick(leave_one_out_error_vjp)
+        xp.check(pull(*map(xp.asarray, (g, metric, x, y))), expected)
 
     def test_a_step_against_it_lowers_the_error(self):
         rng = np.random.default_rng(10)
