@@ -488,7 +488,7 @@ def refuses_bad_sets(function, xp, other):
     with pytest.raises(ValueError, match=r"x.*5.*y.*4"):
         function(*good[:2], xp.asarray(np.ones((4, 1))))
     for i, j in ((0, 1), (0, 2), (1, 2)):
-        batches = [xp.asarray(np.ones(({i: (2,), j: (3,)}.get(n, ()) + tuple(a.shape)))) for n, a in enumerate(good)]
+        batches = [xp.asarray(np.ones({i: (2,), j: (3,)}.get(n, ()) + tuple(a.shape))) for n, a in enumerate(good)]
         with pytest.raises(ValueError, match=r"do not broadcast.*\(2,\).*\(3,\)"):
             function(*batches)
     with pytest.raises(ValueError, match=r"\bx\b.*\(1, 3\)"):
