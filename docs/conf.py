@@ -16,7 +16,7 @@ author = "The Soft Lookup authors"
 project_copyright = "The Soft Lookup authors. Text and figures CC BY 4.0, code BSD-3-Clause"
 version = release = softlookup.__version__
 
-extensions = ["myst_nb", "sphinx_copybutton", "sphinxcontrib.bibtex", "book"]
+extensions = ["myst_nb", "sphinx.ext.viewcode", "sphinx_copybutton", "sphinxcontrib.bibtex", "book"]
 exclude_patterns = ["_build", "_ext", "_theme", "_data", "_static"]
 nitpicky = True
 numfig = True
@@ -31,6 +31,8 @@ bibtex_reference_style = "author_year"
 bibtex_default_style = "plain"
 
 book_families = [family["family"] for family in json.loads((HERE / "_data/families.json").read_text(encoding="utf-8"))]
+book_title = "Soft Lookup: attention, executed"
+book_repository_url = URLS.get("Repository", "").rstrip("/")
 book_report_url = URLS.get("Issues", "")
 
 html_theme = "book"
@@ -53,4 +55,6 @@ html_theme_options = {
     "show_toc_level": 2,
     "show_navbar_depth": 1,
 }
+copybutton_prompt_text = r">>> ?|\.\.\. ?"
+copybutton_prompt_is_regexp = True
 copybutton_selector = "div:not(.cell_output) > div.highlight > pre"

@@ -31,6 +31,7 @@ def pytest_addoption(parser):
 
 def pytest_configure(config):
     config.addinivalue_line("markers", "claims(*ids): the cases of tests/cases.json that the test holds")
+    config.addinivalue_line("markers", "browser: needs the built site, a browser and the extra `browser`")
     config.stash[Records.KEY] = Records(recording=config.getoption("--record"))
 
 

@@ -113,12 +113,13 @@ def library_and_precision_stay(subject, xp):
     for arrays in (everything, subject.without_options(everything)):
         for dtype in ("float64", "float32"):
             for ours, expected in zip(subject(**xp.arrays(arrays, dtype)), subject(**arrays), strict=True):
-                xp.check(ours, expected, dtype=dtype, tolerance=1e-5 if dtype == "float32" else 1e-11)
+                xp.check(ours, expected, dtype=subject.dtype(dtype), tolerance=1e-5 if dtype == "float32" else 1e-11)
         for dtype in xp.narrow_dtypes:
             narrow = xp.arrays(arrays, dtype)
             single = subject(**xp.arrays({name: xp.numpy(a) for name, a in narrow.items()}, "float32"))
             for ours, expected in zip(subject(**narrow), single, strict=True):
-                xp.check(ours, xp.numpy(xp.asarray(xp.numpy(expected), dtype)), dtype=dtype, tolerance=0)
+                rounded = xp.asarray(xp.numpy(expected), subject.dtype(dtype))
+                xp.check(ours, xp.numpy(rounded), dtype=subject.dtype(dtype), tolerance=0)
 
 
 def a_number_of_numpy_is_a_number(subject, xp):
@@ -127,15 +128,15 @@ def a_number_of_numpy_is_a_number(subject, xp):
     numbers = {name: values[1] for name, values in subject.options.items() if isinstance(values[1], float)}
     expected = subject(**arrays, **numbers)
     for ours, before in zip(subject(**arrays, **{n: np.float64(x) for n, x in numbers.items()}), expected, strict=True):
-        xp.check(ours, xp.numpy(before), dtype="bool" if subject.boolean else "float32", tolerance=0)
+        xp.check(ours, xp.numpy(before), dtype=subject.dtype("float32"), tolerance=0)
 
 
 def integers_are_the_default_float(subject, xp):
     """Whole numbers may come as integers; the results are of the library's default float."""
-    arrays = {name: a if a.dtype == bool else np.asarray(np.rint(3 * a)) for name, a in subject.arrays().items()}
+    arrays = {name: np.asarray(np.rint(3 * a)) if a.dtype.kind == "f" else a for name, a in subject.arrays().items()}
     floats = subject(**xp.arrays(arrays, xp.default_float))
     for ours, expected in zip(subject(**xp.arrays(arrays, "int64")), floats, strict=True):
-        xp.check(ours, xp.numpy(expected), dtype="bool" if subject.boolean else xp.default_float, tolerance=0)
+        xp.check(ours, xp.numpy(expected), dtype=subject.dtype(xp.default_float), tolerance=0)
 
 
 def inputs_stay_as_they_were(subject, xp):
@@ -183,9 +184,41 @@ EXCEPTIONS = {
     ("lookup.log_sum_exp", a_constant_on_a_row_of_scores_changes_nothing): "it moves by that constant",
     ("lookup.attention_scores", a_constant_on_a_row_of_scores_changes_nothing): "it is the scores",
     ("lookup.constant", every_argument_changes_the_result): "it is one whatever the distance",
+    (
+        "masks.positions",
+        one_batch_item_alone_equals_it_in_the_batch,
+    ): "all samples share positions, unless offsets differ",
+    ("masks.positions", every_argument_changes_the_result): "it reads the lengths alone",
+    ("masks.evaluate_mask", permuting_keys_changes_nothing): "it looks at the index of the key",
+    ("masks.evaluate_mask", permuting_queries_permutes_the_results): "it looks at the index of the query",
+    ("masks.evaluate_mask", every_argument_changes_the_result): "of queries and keys it reads the lengths alone",
+    ("masks.modified_score", permuting_keys_changes_nothing): "it looks at the index of the key",
+    ("masks.modified_score", permuting_queries_permutes_the_results): "it looks at the index of the query",
+    ("masks.tree", no_queries_and_no_keys_give_results_of_those_lengths): "its queries are its keys",
     ("lookup.is_distribution", library_and_precision_stay): "it answers yes or no",
     ("lookup.leave_one_out_error", no_queries_and_no_keys_give_results_of_those_lengths): "it needs two points",
     ("lookup.leave_one_out_error_vjp", no_queries_and_no_keys_give_results_of_those_lengths): "it needs two points",
+    (
+        "normalizers.softmax_plus_one",
+        a_constant_on_a_row_of_scores_changes_nothing,
+    ): "scores are compared with zero too",
+    (
+        "normalizers.sink_softmax",
+        a_constant_on_a_row_of_scores_changes_nothing,
+    ): "scores are compared with the sink too",
+    (
+        "normalizers.sink_softmax_vjp",
+        a_constant_on_a_row_of_scores_changes_nothing,
+    ): "scores are compared with the sink",
+    ("normalizers.softpick", a_constant_on_a_row_of_scores_changes_nothing): "each score is compared with zero",
+    (
+        "normalizers.append_item",
+        no_queries_and_no_keys_give_results_of_those_lengths,
+    ): "its results have an item more",
+    ("normalizers.stick_breaking", permuting_keys_changes_nothing): "the nearest key is asked first",
+    ("normalizers.stick_breaking", a_constant_on_a_row_of_scores_changes_nothing): "each score is compared with zero",
+    ("normalizers.stick_remainder", a_constant_on_a_row_of_scores_changes_nothing): "each score is compared with zero",
+    ("normalizers.straight_through", every_argument_changes_the_result): "the temperature acts on the gradient alone",
 }
 
 

@@ -71,9 +71,10 @@ class Library:
         return host
 
     def arrays(self, values, dtype="float64"):
-        """The same for a dictionary; masks stay boolean and what is not an array stays as it is."""
+        """The same for a dictionary; masks and integers stay what they are, and so does what is not an array."""
+        kept = {"b": "bool", "i": "int64"}
         return {
-            name: self.asarray(a, "bool" if a.dtype == bool else dtype) if isinstance(a, np.ndarray) else a
+            name: self.asarray(a, kept.get(a.dtype.kind, dtype)) if isinstance(a, np.ndarray) else a
             for name, a in values.items()
         }
 
@@ -95,7 +96,7 @@ class Library:
         assert isinstance(actual, self.array_types), f"{type(actual)} is no array of {self.name}"
         assert self.dtype_of(actual) == dtype, f"dtype {self.dtype_of(actual)}, expected {dtype}"
         assert tuple(actual.shape) == expected.shape, f"shape {tuple(actual.shape)}, expected {expected.shape}"
-        if dtype == "bool":
+        if dtype not in TOLERANCE:
             np.testing.assert_array_equal(self.numpy(actual), expected)
             return
         tolerance = max(TOLERANCE[dtype], tolerance or 0.0) if tolerance != 0 else 0

@@ -34,6 +34,20 @@ def promote(**arrays: Array | None) -> tuple[Any, Any, list[Array | None]]:
     return xp, dtype, [x if x is None else cast(xp, x, wide) for x in arrays.values()]
 
 
+def integers(**arrays: Array) -> tuple[Any, list[Array]]:
+    """Return the library and the arrays of signed integers in one dtype, at least the default integer."""
+    for name, x in arrays.items():
+        if not is_array_api_obj(x):
+            raise TypeError(f"{name} must be an array, not {type(x).__name__}")
+        if not array_namespace(x).isdtype(x.dtype, "signed integer"):
+            raise TypeError(f"{name} must hold signed integers, not {x.dtype}")
+    if len({array_namespace(x) for x in arrays.values()}) > 1:
+        raise TypeError(f"{', '.join(arrays)} must be arrays of one library")
+    xp = array_namespace(*arrays.values())
+    dtype = xp.result_type(xp.arange(0).dtype, *(x.dtype for x in arrays.values()))
+    return xp, [cast(xp, x, dtype) for x in arrays.values()]
+
+
 def cast(xp: Any, x: Array, dtype: Any) -> Array:
     """Return `x` in `dtype`; a copy only if the dtype differs."""
     return xp.astype(x, dtype, copy=False)
@@ -65,6 +79,14 @@ def distance(xp: Any, q: Array, k: Array) -> Array:
     """Return the Euclidean distance; at zero its gradient is zero, where that of the bare root is NaN."""
     square = squared_distance(xp, q, k)
     return xp.where(square == 0, 0.0, xp.sqrt(xp.where(square == 0, 1.0, square)))
+
+
+def unit(xp: Any, x: Array) -> Array:
+    """Return each row of ``x (..., d)`` with the length one; a row of zeros stays, and has the gradient zero."""
+    top = row_max(xp, xp.abs(x))
+    x = x / xp.where(top > 0, top, 1.0)  # the squares below neither overflow nor vanish
+    square = xp.sum(x**2, axis=-1, keepdims=True)
+    return xp.where(square == 0, 0.0, x / xp.sqrt(xp.where(square == 0, 1.0, square)))
 
 
 def sum_to_shape(xp: Any, x: Array, shape: tuple[int, ...]) -> Array:

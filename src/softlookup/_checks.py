@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 from array_api_compat import array_namespace, is_array_api_obj
 
-from softlookup._arrays import Array
+from softlookup._arrays import Array, integers
 
 
 def check_axes(axes: str, /, **arrays: Array) -> None:
@@ -59,6 +59,16 @@ def pair_shape(q: Array, k: Array) -> tuple[int, ...]:
     return (*broadcast_batch(2, q=q, k=k), q.shape[-2], k.shape[-2])
 
 
+def check_projects(**arrays: Array) -> None:
+    """Raise unless the second array, a matrix ``(..., d, h)``, can multiply the rows of the first, ``(..., n, d)``."""
+    (a, x), (b, w) = arrays.items()
+    check_axes("n d", **{a: x})
+    check_axes("d h", **{b: w})
+    if w.shape[-2] != x.shape[-1]:
+        raise ValueError(f"{b} has {w.shape[-2]} rows, {a} has {x.shape[-1]} columns; they must be equal")
+    broadcast_batch(2, **arrays)
+
+
 def check_items(k: Array, v: Array) -> None:
     """Raise unless there is one value for each key."""
     check_axes("m d", k=k)
@@ -78,6 +88,14 @@ def allowed_pairs(xp: Any, name: str, allowed: Array | None, shape: tuple[int, .
     return xp.broadcast_to(allowed, shape)
 
 
+def integer_pairs(**arrays: Array) -> tuple[Array, Array]:
+    """Return integer arrays ``(..., n)`` and ``(..., m)`` as ``(..., n, 1)`` and ``(..., 1, m)``, to compare pairs."""
+    _, (rows, columns) = integers(**arrays)
+    check_axes("n", **arrays)
+    broadcast_batch(1, **arrays)
+    return rows[..., :, None], columns[..., None, :]
+
+
 def finite(name: str, value: float) -> float:
     """Return `value` as a Python float; it must be a finite number."""
     if not isinstance(value, numbers.Real):
@@ -94,12 +112,23 @@ def positive(name: str, value: float, hint: str = "") -> float:
     return float(value)
 
 
-def positive_integer(name: str, value: int) -> int:
-    """Return `value` as a Python int; it must be an integer greater than zero."""
+def integer(name: str, value: int) -> int:
+    """Return `value` as a Python int; it must be an integer."""
     try:
-        value = operator.index(value)
+        return operator.index(value)
     except TypeError:
         raise TypeError(f"{name} must be an integer, not {type(value).__name__}") from None
-    if value < 1:
+
+
+def natural(name: str, value: int, hint: str = "") -> int:
+    """Return `value` as a Python int; it must be an integer that is not negative."""
+    if integer(name, value) < 0:
+        raise ValueError(f"{name} is {value}; it must not be negative{hint}")
+    return integer(name, value)
+
+
+def positive_integer(name: str, value: int) -> int:
+    """Return `value` as a Python int; it must be an integer greater than zero."""
+    if integer(name, value) < 1:
         raise ValueError(f"{name} is {value}; it must be positive")
-    return value
+    return integer(name, value)

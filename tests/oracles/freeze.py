@@ -88,6 +88,23 @@ def sklearn_nearest_neighbors():
     return {"q": q, "k": k, "v": v, "temperature": np.array(temperature), "hard": hard, "soft": soft}
 
 
+@case("fla-core")
+def fla_stick_breaking():
+    """Stick-breaking attention and what is left of the stick; the file is loaded alone, its package needs a GPU."""
+    import importlib.util
+
+    import torch
+
+    name = "fla/ops/stickbreaking_attn/naive.py"
+    path = next(file for file in importlib.metadata.files("fla-core") if file.as_posix() == name).locate()
+    spec = importlib.util.spec_from_file_location("naive", path)
+    spec.loader.exec_module(naive := importlib.util.module_from_spec(spec))
+    rng = np.random.default_rng(3)
+    q, k, v = (rng.normal(size=(2, 7, 3, width)) for width in (4, 4, 2))
+    out, rest = naive.naive_stickbreaking_attn(*map(torch.tensor, (q, k, v)))
+    return {"q": q, "k": k, "v": v, "out": out.numpy(), "rest": rest.numpy()}
+
+
 def source(name):
     """The code of a case as it is kept in its file."""
     return inspect.getsource(CASES[name][0])

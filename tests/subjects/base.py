@@ -28,6 +28,7 @@ class Subject:
     needed: dict = field(default_factory=dict)
     factory: tuple = ()
     boolean: bool = False
+    whole: bool = False
     log_total: Callable | None = None
 
     def __call__(self, **given):
@@ -36,9 +37,14 @@ class Subject:
         last = [given.pop(name) for name in self.factory if name in given]
         positional = [p.name for p in self.parameters if p.kind is p.POSITIONAL_ONLY]
         arguments = [given.pop(name) for name in positional if name in given]
+        arguments += [x for p in self.parameters if p.kind is p.VAR_POSITIONAL for x in given.pop(p.name)]
         out = self.function(*arguments, **given)
         out = out(*last) if self.factory else out
         return tuple(a for a in out if a is not None) if isinstance(out, tuple) else (out,)
+
+    def dtype(self, computed):
+        """The dtype of the results of a call in which numbers are of the dtype `computed`."""
+        return "bool" if self.boolean else "int64" if self.whole else computed
 
     @property
     def parameters(self):

@@ -18,11 +18,17 @@ PARTS = (
     "boxes",
     "prose",
     "figures",
+    "widgets",
     "katex",
     "calls",
     "source",
     "levels",
     "tables",
+    "reference",
+    "downloads",
+    "names",
+    "links",
+    "around",
     "site",
     "progress",
 )
@@ -37,6 +43,8 @@ def fingerprint(srcdir: Path) -> str:
 def setup(app: Sphinx) -> dict:
     app.add_config_value("book_fingerprint", fingerprint(Path(app.srcdir)), "env", str)
     app.add_config_value("book_families", [], "env", list)
+    app.add_config_value("book_title", "", "html", str)
+    app.add_config_value("book_repository_url", "", "env", str)
     app.add_config_value("book_report_url", "", "html", str)
     for part in PARTS:
         app.setup_extension(f"{__name__}.{part}")

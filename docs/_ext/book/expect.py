@@ -39,7 +39,7 @@ class Expect(SphinxDirective):
             )
             return []
         record.page(self.env).values += count_numbers(expected)
-        return [check_mark()]
+        return [check_mark(expected=expected)]
 
 
 def cell_above(directive: SphinxDirective) -> tuple[Client | None, int | None]:

@@ -45,8 +45,7 @@ def check(app: Sphinx, doctree: nodes.document) -> None:
         try:
             render(source(node), isinstance(node, nodes.math_block))
         except quickjs.JSException as error:
-            line = record.line_of(app.env, node.astext(), record.node_line(node) or 1)
-            record.fail(app.env, "math", f"math: {str(error).splitlines()[0]}", line)
+            record.fail_at(app.env, "math", f"math: {str(error).splitlines()[0]}", node)
 
 
 def to_html(translator, node: nodes.Element, display: bool) -> str:

@@ -59,7 +59,7 @@ class WaysOn(SphinxPostTransform):
         if not places:
             return
         family = self.env.docname.partition("/")[0]
-        _, before, after = self.env.collect_relations()[self.env.docname]
+        _, before, after = self.env.collect_relations().get(self.env.docname, (None, None, None))
         for place in places:
             line = nodes.paragraph("", "", classes=["way-on"])
             for docname, sign in ((before, "previous"), (after, "next")):

@@ -28,6 +28,7 @@ class Page:
     marks: list = field(default_factory=list)  # (target, line, id of the mark, words)
     statements: dict = field(default_factory=dict)  # label of a precise statement -> line
     equalities: list = field(default_factory=list)  # (id, left side, nodes)
+    links: set = field(default_factory=set)  # addresses outside the book
     called: set = field(default_factory=set)  # public functions that the cells entered
 
 
@@ -53,6 +54,23 @@ def fail(env: BuildEnvironment, kind: str, message: str, line: int | None, docna
         env.note_reread()
 
 
+def fail_at(env: BuildEnvironment, kind: str, message: str, node: nodes.Node) -> None:
+    """The same for a node, which may come from a docstring: then the file is the module."""
+    line = node_line(node) or 1
+    source = next((parent.source for parent in lineage(node) if getattr(parent, "source", None)), "")
+    if source.endswith(".py"):
+        LOG.warning(message, location=f"{source}:{line}", type="book", subtype=kind)
+        env.note_reread()
+    else:
+        fail(env, kind, message, line_of(env, node.astext(), line))
+
+
+def lineage(node: nodes.Node | None):
+    while node is not None:
+        yield node
+        node = node.parent
+
+
 def source_lines(env: BuildEnvironment, docname: str | None = None) -> list[str]:
     return Path(env.doc2path(docname or env.docname)).read_text(encoding="utf-8").splitlines()
 
@@ -68,11 +86,7 @@ def line_of(env: BuildEnvironment, needle: str, start: int) -> int:
 
 def node_line(node: nodes.Node) -> int | None:
     """The line of the nearest ancestor that knows one."""
-    while node is not None:
-        if getattr(node, "line", None):
-            return node.line
-        node = node.parent
-    return None
+    return next((parent.line for parent in lineage(node) if getattr(parent, "line", None)), None)
 
 
 class FailureLog(sphinx_logging.WarningStreamHandler):
@@ -113,7 +127,7 @@ def failed_before(app: Sphinx, env: BuildEnvironment, added, changed, removed) -
     if not memory(app).exists():
         return []
     failed = json.loads(memory(app).read_text(encoding="utf-8"))
-    return sorted(env.found_docs if "" in failed else set(failed) & env.found_docs)
+    return sorted(env.found_docs if set(failed) - env.found_docs else failed)
 
 
 def remember(app: Sphinx, exception: Exception | None) -> None:

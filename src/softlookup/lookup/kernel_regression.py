@@ -501,7 +501,7 @@ def kernel_regression(
     Year : 1964
     Source : Nadaraya, 1964, On Estimating Regression, pp. 141-142; Watson, 1964, Smooth Regression Analysis,
         pp. 359-372.
-    Other names : Nadaraya-Watson estimator, local constant regression, kernel smoother
+    Other names : Nadaraya-Watson estimator, NW, local constant regression, kernel smoother
 
     Axis -3 has no special meaning here: all leading axes broadcast. A pair that is not allowed is left out: a NaN or
     an infinity there has no effect. Integers become the library's default float.

@@ -1,0 +1,26 @@
+// The arithmetic of the widgets: functions of numbers and arrays, compared with softlookup.lookup by a test.
+
+export const sum = (a) => a.reduce((total, x) => total + x, 0);
+
+export const softmax = (s, allowed = s.map(() => true), temperature = 1) => {
+  const top = Math.max(...s.filter((_, j) => allowed[j]));
+  const e = s.map((x, j) => (allowed[j] && x > -Infinity ? Math.exp((x - top) / temperature) : 0));
+  const total = sum(e);
+  return e.map((x) => (total ? x / total : 0));
+};
+
+export const weightedAverage = (w, v) => sum(w.map((x, j) => (x ? x * v[j] : 0)));
+
+export const entropy = (w) => Math.max(0, -sum(w.map((x) => (x > 0 ? x * Math.log2(x) : 0))));
+
+export const effectiveItems = (w) => 2 ** entropy(w);
+
+export const kernelWeights = (q, keys, width) => softmax(keys.map((k) => -0.5 * ((q - k) / width) ** 2));
+
+export const kernelRegression = (q, keys, values, width) => weightedAverage(kernelWeights(q, keys, width), values);
+
+// Give item i the share t; the others divide what is left in the proportions that they had.
+export const respend = (w, i, t) => {
+  const rest = sum(w.filter((_, j) => j !== i));
+  return w.map((x, j) => (j === i ? t : rest ? (x / rest) * (1 - t) : (1 - t) / (w.length - 1)));
+};
