@@ -1,6 +1,7 @@
 """Sphinx configuration of the book."""
 
 import json
+import os
 import sys
 import tomllib
 from pathlib import Path
@@ -43,7 +44,8 @@ html_static_path = ["_static"]
 html_css_files = ["katex/katex.min.css", "book.css"]
 html_js_files = [("book.js", {"defer": "defer"})]
 html_favicon = "_static/icon.svg"
-html_baseurl = URLS.get("Documentation", "")
+html_baseurl = os.environ.get("READTHEDOCS_CANONICAL_URL") or URLS.get("Documentation", "")
+html_additional_pages = {"404": "404.html"}
 html_context = {"default_mode": "auto"}
 html_copy_source = False
 html_show_sourcelink = False

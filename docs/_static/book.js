@@ -34,7 +34,7 @@
 
   // What scrolls sideways can be reached by keyboard.
   const reachable = () => {
-    for (const box of document.querySelectorAll("div.math, .table-wrapper")) {
+    for (const box of document.querySelectorAll("div.math, .table-wrapper, pre")) {
       box.toggleAttribute("tabindex", box.scrollWidth > box.clientWidth);
       if (box.hasAttribute("tabindex")) box.tabIndex = 0;
     }

@@ -119,8 +119,10 @@ def test_the_code_of_all_widgets_is_one_valid_module_that_defines_each():
     code = widgets.bundle(NAMES)
     assert not re.search(r"^(import|export)\b", code, re.MULTILINE)
     context = quickjs.Context()
-    context.eval("globalThis.HTMLElement = class {}; globalThis.made = []; "
-                 "globalThis.customElements = { define: (name) => made.push(name) }")
+    context.eval(
+        "globalThis.HTMLElement = class {}; globalThis.made = []; "
+        "globalThis.customElements = { define: (name) => made.push(name) }"
+    )
     context.eval(code)
     assert json.loads(context.eval("JSON.stringify(made)")) == [f"widget-{name}" for name in NAMES]
 
@@ -132,7 +134,9 @@ def test_a_widget_is_small(name):
 
 
 def test_a_page_gets_the_code_the_data_and_the_figure_inside(tmp_path):
-    built = build(write(tmp_path, {"page": f"# T\n{CELL}{WIDGET}", "plain": "# T\n" + CELL.replace("fig-line", "fig-other")}))
+    built = build(
+        write(tmp_path, {"page": f"# T\n{CELL}{WIDGET}", "plain": "# T\n" + CELL.replace("fig-line", "fig-other")})
+    )
     assert built.failures == []
     page = (built.html / "page.html").read_text(encoding="utf-8")
     element = re.search(r"<widget-budget ([^>]*)>(.*?)</widget-budget>", page, re.DOTALL)
@@ -154,7 +158,11 @@ BAD = {
     "unknown widget": (f"# T\n{CELL}{WIDGET}".replace("} budget", "} nosuch"), 19, "no widget 'nosuch'"),
     "no label": (f"# T\n{CELL}{WIDGET}".replace(':label: Pull <the> "bars"\n', ""), 19, "needs a :label:"),
     "not under a cell": (f"# T\n{CELL}Text.\n{WIDGET}", 20, "directly under the cell"),
-    "no figure": ("# T\n\n```{code-cell} python\nx = 1\n```\n\n```{widget} budget\n:label: L\nv: x\n```\n", 7, "one figure"),
+    "no figure": (
+        "# T\n\n```{code-cell} python\nx = 1\n```\n\n```{widget} budget\n:label: L\nv: x\n```\n",
+        7,
+        "one figure",
+    ),
 }
 
 

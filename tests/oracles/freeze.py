@@ -105,6 +105,23 @@ def fla_stick_breaking():
     return {"q": q, "k": k, "v": v, "out": out.numpy(), "rest": rest.numpy()}
 
 
+@case("transformers", "torch")
+def transformers_gpt_oss_sinks():
+    """Attention with one learned sink for each head, as gpt-oss computes it, under a causal mask with an empty row."""
+    import types
+
+    import torch
+    from transformers.models.gpt_oss.modeling_gpt_oss import eager_attention_forward
+
+    rng = np.random.default_rng(4)
+    q, k, v = (rng.normal(size=(2, heads, 5, 3)) for heads in (4, 2, 2))
+    sinks, allow = rng.normal(size=4), np.tri(5, k=-1, dtype=bool)
+    module = types.SimpleNamespace(sinks=torch.tensor(sinks), num_key_value_groups=2, training=False)
+    blocked = torch.tensor(np.where(allow, 0.0, np.finfo(np.float64).min))[None, None]
+    out, _ = eager_attention_forward(module, *map(torch.tensor, (q, k, v)), blocked, scaling=3**-0.5)
+    return {"q": q, "k": k, "v": v, "sinks": sinks, "allow": allow, "out": out.transpose(1, 2).numpy()}
+
+
 def source(name):
     """The code of a case as it is kept in its file."""
     return inspect.getsource(CASES[name][0])

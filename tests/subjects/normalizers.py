@@ -27,7 +27,17 @@ def draw_sink(rng, n, m):
 SINK = {"keys": ROWS["keys"], "queries": ROWS["queries"] | {"sink": -1}, "mask": "allowed", "shifted": "s"}
 
 
+POINTWISE = {**ROWS, **WEIGHTS, "mask": "allowed", "shifted": "s", "options": {"length": [1.0, 2.5]}}
+
+
 SUBJECTS = {
+    "normalizers.sigmoid": Subject(normalizers.sigmoid, draw_scores, **POINTWISE),
+    "normalizers.sigmoid_vjp": Subject(
+        normalizers.sigmoid_vjp, lambda rng, n, m: draw_scores(rng, n, m) | normal(rng, g=(n, m)), **POINTWISE
+    ),
+    "normalizers.relu": Subject(normalizers.relu, draw_scores, **POINTWISE),
+    "normalizers.squared_relu": Subject(normalizers.squared_relu, draw_scores, **POINTWISE),
+    "normalizers.silu": Subject(normalizers.silu, draw_scores, **POINTWISE),
     "normalizers.softmax_plus_one": Subject(
         normalizers.softmax_plus_one,
         draw_scores,

@@ -29,6 +29,7 @@ PARTS = (
     "names",
     "links",
     "around",
+    "meta",
     "site",
     "progress",
 )

@@ -35,7 +35,7 @@ def report_link(app: Sphinx, pagename: str, templatename: str, context: dict, do
         title, body = quote(f"Error on {pagename}"), quote(f"Page: {pagename}\nVersion: {app.config.version}\n\n")
         url = f"{app.config.book_report_url}/new?title={title}&body={body}"
     else:
-        url = context["pathto"]("contributing") + "#report-an-error"
+        url = context["pathto"]("contributing").rstrip("#") + "#report-an-error"
     context["report_url"], context["report_subject"] = url, subject
 
 

@@ -1,7 +1,7 @@
 """``{widget}``: the figure above becomes something to play with, and stays as what is seen without scripts.
 
-A widget is a custom element of ``docs/_static/widgets``. Its code is written into the pages that use it, since a browser
-does not load modules from files, and its data are expressions of the page.
+A widget is a custom element of ``docs/_static/widgets``. Its code is written into the pages that use it, since a
+browser does not load modules from files, and its data are expressions of the page.
 """
 
 import json

@@ -79,7 +79,11 @@ export class Widget extends HTMLElement {
       this.update();
     };
     set(node, { role: "slider", tabindex: 0, "aria-label": label, "aria-valuemin": low, "aria-valuemax": high });
-    if (vertical) set(node, { "aria-orientation": "vertical" });
+    if (vertical) {
+      set(node, { "aria-orientation": "vertical" });
+      // Browsers do not apply touch-action to a part of a drawing.
+      area.addEventListener("touchstart", (event) => event.preventDefault(), { passive: false });
+    }
     const drag = (event) => {
       const box = this.stage.getBoundingClientRect();
       move(at(event.clientX - box.left, event.clientY - box.top));
@@ -98,7 +102,7 @@ export class Widget extends HTMLElement {
       event.preventDefault();
       move(event.key in ends ? ends[event.key] : get() + KEYS[event.key] * step);
     });
-    this.sliders.push(() => set(node, { "aria-valuenow": get(), "aria-valuetext": text() }));
+    this.sliders.push(() => set(node, { "aria-valuenow": String(get()), "aria-valuetext": text() }));
   }
 
   range(label, { low, high, step, get, put, text }) {

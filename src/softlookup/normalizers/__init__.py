@@ -1,5 +1,6 @@
 """How scores become a budget."""
 
+from softlookup.normalizers.pointwise import relu, sigmoid, sigmoid_vjp, silu, squared_relu
 from softlookup.normalizers.sampling import gumbel_noise, gumbel_softmax, straight_through
 from softlookup.normalizers.sinks import (
     append_item,
@@ -14,10 +15,15 @@ __all__ = [
     "append_item",
     "gumbel_noise",
     "gumbel_softmax",
+    "relu",
+    "sigmoid",
+    "sigmoid_vjp",
+    "silu",
     "sink_softmax",
     "sink_softmax_vjp",
     "softmax_plus_one",
     "softpick",
+    "squared_relu",
     "stick_breaking",
     "stick_remainder",
     "straight_through",

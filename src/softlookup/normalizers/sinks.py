@@ -113,8 +113,8 @@ def sink_softmax(sink: Array, /) -> Normalizer:
     Cost : O(n m) time and memory, as softmax.
     Empty row : a row that may read nothing gets zeros; the sink has the whole budget.
     Promises : non-negative, prefix stable
-    Equals : ``softmax`` when the sink is minus infinity; ``softmax_plus_one`` when it is zero; softmax times the sigmoid
-        of its log-sum-exp minus the sink; softmax over the keys and one more with the value zero.
+    Equals : ``softmax`` when the sink is minus infinity; ``softmax_plus_one`` when it is zero; softmax times the
+        sigmoid of its log-sum-exp minus the sink; softmax over the keys and one more with the value zero.
     Year : 2025
     Source : OpenAI, 2025, gpt-oss model card, arXiv 2508.10925, for one number a head.
     Other names : learned attention sink, sink logit, attention bias in the denominator, head sink, gpt-oss sinks,
@@ -260,7 +260,7 @@ def softpick(s: Array, allowed: Array | None = None, /) -> Array:
     top = row_max(xp, positive_part)
     size = -xp.expm1(-xp.abs(s)) * xp.exp(positive_part - xp.where(xp.isinf(top), 0.0, top))
     total = xp.sum(size, axis=-1, keepdims=True)
-    return cast(xp, xp.where(s > 0, size, 0.0 * s) / xp.where(total == 0, 1.0, total), dtype)
+    return cast(xp, xp.where(s > 0, size, 0.0) / xp.where(total == 0, 1.0, total), dtype)
 
 
 def append_item(k: Array, v: Array, key: Array, value: Array, /) -> tuple[Array, Array]:

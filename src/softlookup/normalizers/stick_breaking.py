@@ -130,5 +130,5 @@ def _log_sigmoid(xp: Any, x: Array) -> Array:
     """Return ``log(1 / (1 + exp(-x)))`` without overflow, with its gradient also at the infinities."""
     infinite = xp.isinf(x)
     finite = xp.where(infinite, 0.0, x)
-    value = xp.where(finite < 0, finite, 0.0) - xp.log1p(xp.exp(-xp.abs(finite)))
+    value = xp.where(finite < 0, finite, 0.0) - xp.log1p(xp.exp(xp.where(finite < 0, finite, -finite)))
     return xp.where(infinite, xp.where(x > 0, 0.0, x), value)
