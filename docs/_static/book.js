@@ -32,9 +32,16 @@
   const sought = new URLSearchParams(location.search).get("highlight");
   if (sought && !location.hash) show("research");
 
+  // Paper is light.
+  let screenTheme;
+  matchMedia("print").addEventListener("change", ({ matches }) => {
+    if (matches) screenTheme = root.dataset.theme;
+    root.dataset.theme = matches ? "light" : screenTheme;
+  });
+
   // What scrolls sideways can be reached by keyboard.
   const reachable = () => {
-    for (const box of document.querySelectorAll("div.math, .table-wrapper, pre")) {
+    for (const box of document.querySelectorAll("div.math, .table-wrapper, .pst-scrollable-table-container, pre")) {
       box.toggleAttribute("tabindex", box.scrollWidth > box.clientWidth);
       if (box.hasAttribute("tabindex")) box.tabIndex = 0;
     }

@@ -116,6 +116,8 @@ class TestSigmoid:
         xp.check(sigmoid(s), xp.numpy(softmax_plus_one(s)))
         xp.check(sigmoid(s, length=5), xp.numpy(softmax_plus_one(s, extra=5)))
 
+
+class TestSigmoidVjp:
     def test_the_closed_gradient_is_that_of_autograd(self, autograd):
         rng = np.random.default_rng(3)
         g, s, allowed = rng.normal(size=(3, 5)), rng.normal(size=(3, 5)), rng.random((3, 5)) < 0.6
@@ -137,10 +139,15 @@ class TestSigmoid:
             sigmoid_vjp(xp.asarray(np.ones((2, 2))), xp.asarray(np.ones((2, 3))))
 
 
-class TestRectified:
+class TestRelu:
     def test_by_hand(self, xp):
         s = xp.asarray([[3.0, 0.0, -1.0, INF]])
         xp.check(relu(s, length=2), [[1.5, 0.0, 0.0, INF]])
+
+
+class TestSquaredRelu:
+    def test_by_hand(self, xp):
+        s = xp.asarray([[3.0, 0.0, -1.0, INF]])
         xp.check(squared_relu(s, length=2), [[2.25, 0.0, 0.0, INF]])
 
     def test_the_length_inside_or_outside_the_square(self, xp):

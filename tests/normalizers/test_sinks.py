@@ -157,6 +157,26 @@ class TestSinkSoftmax:
             ours = sink_softmax(xp.asarray(math.log(4096), dtype))(xp.asarray(np.zeros((1, 4096)), dtype))
             xp.check(ours, np.full((1, 4096), 1 / 8192), dtype=dtype)
 
+    def test_bad_input(self, xp, other):
+        s = xp.asarray(np.ones((2, 3)))
+        with pytest.raises(ValueError, match=r"sink.*\(3,\).*\(2,\)"):
+            sink_softmax(xp.asarray(np.ones(3)))(s)
+        with pytest.raises(TypeError, match="sink"):
+            sink_softmax(1.0)(s)
+        with pytest.raises(TypeError, match="sink"):
+            sink_softmax(other.asarray(1.0))(s)
+        with pytest.raises(ValueError, match=r"\bg\b.*\(2, 2\)"):
+            sink_softmax_vjp(xp.asarray(np.ones((2, 2))), s, xp.asarray(1.0))
+        for normalize in (softmax_plus_one, softpick, sink_softmax(xp.asarray(0.0))):
+            with pytest.raises(ValueError, match=r"\bs\b.*\(\)"):
+                normalize(xp.asarray(1.0))
+            with pytest.raises(ValueError, match=r"allowed.*\(3, 3\)"):
+                normalize(s, xp.asarray(np.ones((3, 3)), "bool"))
+            with pytest.raises(TypeError, match="allowed"):
+                normalize(s, s)
+
+
+class TestSinkSoftmaxVjp:
     def test_gradients_of_scores_and_sink(self, autograd):
         rng = np.random.default_rng(8)
         g, s, z = rng.normal(size=(2, 3, 5)), rng.normal(size=(2, 3, 5)), rng.normal(size=(2, 1))
@@ -187,24 +207,6 @@ class TestSinkSoftmax:
         theirs = autograd.vjp(lambda *a: attention(*a, normalize=normalize), g, q, k, v)
         for one, two in zip(ours, theirs, strict=True):
             autograd.check(one, autograd.numpy(two))
-
-    def test_bad_input(self, xp, other):
-        s = xp.asarray(np.ones((2, 3)))
-        with pytest.raises(ValueError, match=r"sink.*\(3,\).*\(2,\)"):
-            sink_softmax(xp.asarray(np.ones(3)))(s)
-        with pytest.raises(TypeError, match="sink"):
-            sink_softmax(1.0)(s)
-        with pytest.raises(TypeError, match="sink"):
-            sink_softmax(other.asarray(1.0))(s)
-        with pytest.raises(ValueError, match=r"\bg\b.*\(2, 2\)"):
-            sink_softmax_vjp(xp.asarray(np.ones((2, 2))), s, xp.asarray(1.0))
-        for normalize in (softmax_plus_one, softpick, sink_softmax(xp.asarray(0.0))):
-            with pytest.raises(ValueError, match=r"\bs\b.*\(\)"):
-                normalize(xp.asarray(1.0))
-            with pytest.raises(ValueError, match=r"allowed.*\(3, 3\)"):
-                normalize(s, xp.asarray(np.ones((3, 3)), "bool"))
-            with pytest.raises(TypeError, match="allowed"):
-                normalize(s, s)
 
 
 class TestSoftpick:

@@ -92,6 +92,10 @@ class TestStickBreaking:
         (ours,) = autograd.vjp(lambda a: stick_breaking(a, mask), *map(autograd.asarray, (g, s)))
         autograd.check(ours, expected, tolerance=1e-8)
 
+    def test_the_slope_at_a_score_of_zero(self, autograd):
+        (ours,) = autograd.vjp(stick_breaking, autograd.asarray([[1.0]]), autograd.asarray([[0.0]]))
+        autograd.check(ours, [[0.25]])
+
     def test_hidden_and_infinite_scores_leave_gradients_finite(self, autograd):
         s = autograd.asarray([[0.5, NAN, -INF, INF, 0.1]])
         allowed = autograd.asarray([[True, False, True, True, True]], "bool")

@@ -163,8 +163,10 @@ def sink_softmax_vjp(g: Array, s: Array, sink: Array, allowed: Array | None = No
 
     Returns
     -------
-    ds, dsink : array
-        Gradients in the shapes of `s` and `sink`; the second is summed over the axes that were broadcast.
+    ds : array of shape (..., n, m)
+        Gradient with respect to the scores; zero where a pair is not allowed.
+    dsink : array
+        Gradient in the shape of `sink`: summed over axes that were broadcast.
 
     Raises
     ------
@@ -281,8 +283,10 @@ def append_item(k: Array, v: Array, key: Array, value: Array, /) -> tuple[Array,
 
     Returns
     -------
-    k, v : array
-        Keys and values of m + 1 items; a mask and a bias need a column more, True and zero.
+    k : array of shape (..., m + 1, d)
+        Keys; a mask and a bias need a column more, True and zero.
+    v : array of shape (..., m + 1, e)
+        Values.
 
     Raises
     ------
