@@ -26,6 +26,7 @@ RUNS = (
     (390, "light", SHAPES),
     (390, "dark", COLORS),
 )
+STILL = "*, *::before, *::after { transition: none !important; animation: none !important; }"
 THEME = "(theme) => { document.documentElement.dataset.theme = theme; document.documentElement.dataset.mode = theme; }"
 SETTLED = "() => new Promise((done) => requestAnimationFrame(() => setTimeout(done, 20)))"
 SIDEWAYS = "() => document.documentElement.scrollWidth - document.documentElement.clientWidth"
@@ -34,6 +35,7 @@ SIDEWAYS = "() => document.documentElement.scrollWidth - document.documentElemen
 @every_page
 def test_a_page_is_accessible_fits_and_keeps_to_itself(name, address, axe, visit):
     page = visit(f"{address}/{name}")
+    page.add_style_tag(content=STILL)
     page.evaluate(axe)
     found = {}
     for width, theme, options in RUNS:
@@ -54,6 +56,7 @@ def test_a_page_is_accessible_fits_and_keeps_to_itself(name, address, axe, visit
 
 def test_the_colors_of_code_can_be_read(address, axe, visit):
     page = visit(f"{address}/{TOPIC}")
+    page.add_style_tag(content=STILL)
     page.evaluate(axe)
     for theme in ("light", "dark"):
         page.evaluate(THEME, theme)
