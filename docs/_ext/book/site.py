@@ -6,6 +6,7 @@ from urllib.parse import quote
 from sphinx.application import Sphinx
 
 REPAIRS = (
+    (r'role="doc-biblioentry"', 'role="listitem"'),
     (r'<th class="head">(<p></p>)?</th>', "<td></td>"),
     (r'<summary>(<span class="toctree-toggle")', r'<summary aria-label="Show the pages of this part">\1'),
     (r'<summary aria-label="Toggle hidden content">', "<summary>"),
