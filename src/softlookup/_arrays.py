@@ -16,6 +16,16 @@ Normalizer = Callable[[Array, Array | None], Array]
 """``normalize(s, allowed) -> w`` along the last axis; ``allowed`` is None or boolean, True = may read."""
 
 
+def library(**arrays: Array) -> Any:
+    """Return the library that all of the arrays are of."""
+    for name, x in arrays.items():
+        if not is_array_api_obj(x):
+            raise TypeError(f"{name} must be an array, not {type(x).__name__}")
+    if len({array_namespace(x) for x in arrays.values()}) > 1:
+        raise TypeError(f"{', '.join(arrays)} must be arrays of one library")
+    return array_namespace(*arrays.values())
+
+
 def promote(**arrays: Array | None) -> tuple[Any, Any, list[Array | None]]:
     """Return the library, the dtype of the result, and the arrays in the dtype to compute in.
 
@@ -23,12 +33,7 @@ def promote(**arrays: Array | None) -> tuple[Any, Any, list[Array | None]]:
     is that, but at least float32. An argument that is None stays None.
     """
     given = {name: x for name, x in arrays.items() if x is not None}
-    for name, x in given.items():
-        if not is_array_api_obj(x):
-            raise TypeError(f"{name} must be an array, not {type(x).__name__}")
-    if len({array_namespace(x) for x in given.values()}) > 1:
-        raise TypeError(f"{', '.join(given)} must be arrays of one library")
-    xp = array_namespace(*given.values())
+    xp = library(**given)
     dtype = xp.result_type(*(_float_dtype(xp, name, x) for name, x in given.items()))
     wide = xp.result_type(dtype, xp.float32)
     return xp, dtype, [x if x is None else cast(xp, x, wide) for x in arrays.values()]
@@ -36,14 +41,10 @@ def promote(**arrays: Array | None) -> tuple[Any, Any, list[Array | None]]:
 
 def integers(**arrays: Array) -> tuple[Any, list[Array]]:
     """Return the library and the arrays of signed integers in one dtype, at least the default integer."""
+    xp = library(**arrays)
     for name, x in arrays.items():
-        if not is_array_api_obj(x):
-            raise TypeError(f"{name} must be an array, not {type(x).__name__}")
-        if not array_namespace(x).isdtype(x.dtype, "signed integer"):
+        if not xp.isdtype(x.dtype, "signed integer"):
             raise TypeError(f"{name} must hold signed integers, not {x.dtype}")
-    if len({array_namespace(x) for x in arrays.values()}) > 1:
-        raise TypeError(f"{', '.join(arrays)} must be arrays of one library")
-    xp = array_namespace(*arrays.values())
     dtype = xp.result_type(xp.arange(0).dtype, *(x.dtype for x in arrays.values()))
     return xp, [cast(xp, x, dtype) for x in arrays.values()]
 

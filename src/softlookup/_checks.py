@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 from array_api_compat import array_namespace, is_array_api_obj
 
-from softlookup._arrays import Array, integers
+from softlookup._arrays import Array, hide, integers
 
 
 def check_axes(axes: str, /, **arrays: Array) -> None:
@@ -88,6 +88,19 @@ def allowed_pairs(xp: Any, name: str, allowed: Array | None, shape: tuple[int, .
     return xp.broadcast_to(allowed, shape)
 
 
+def readable_scores(xp: Any, s: Array, allowed: Array | None, fill: float) -> Array:
+    """Return the scores ``s (..., m)`` with `fill` wherever they may not be read."""
+    check_axes("m", s=s)
+    return hide(xp, s, allowed_pairs(xp, "allowed", allowed, s.shape), fill)
+
+
+def check_callable(what: str, /, **functions: Any) -> None:
+    """Raise unless each argument can be called; `what` says what it must be."""
+    for name, function in functions.items():
+        if not callable(function):
+            raise TypeError(f"{name} must be {what}, not {type(function).__name__}")
+
+
 def integer_pairs(**arrays: Array) -> tuple[Array, Array]:
     """Return integer arrays ``(..., n)`` and ``(..., m)`` as ``(..., n, 1)`` and ``(..., 1, m)``, to compare pairs."""
     _, (rows, columns) = integers(**arrays)
@@ -122,13 +135,15 @@ def integer(name: str, value: int) -> int:
 
 def natural(name: str, value: int, hint: str = "") -> int:
     """Return `value` as a Python int; it must be an integer that is not negative."""
-    if integer(name, value) < 0:
+    number = integer(name, value)
+    if number < 0:
         raise ValueError(f"{name} is {value}; it must not be negative{hint}")
-    return integer(name, value)
+    return number
 
 
 def positive_integer(name: str, value: int) -> int:
     """Return `value` as a Python int; it must be an integer greater than zero."""
-    if integer(name, value) < 1:
+    number = integer(name, value)
+    if number < 1:
         raise ValueError(f"{name} is {value}; it must be positive")
-    return integer(name, value)
+    return number

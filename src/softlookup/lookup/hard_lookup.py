@@ -4,7 +4,7 @@ import math
 from typing import Any
 
 from softlookup._arrays import Array, Score, cast, distance, hide, hide_unread, promote, row_max
-from softlookup._checks import allowed_pairs, check_axes, check_items, pair_shape, positive_integer
+from softlookup._checks import allowed_pairs, check_items, pair_shape, positive_integer, readable_scores
 from softlookup.lookup.attention import attention, scaled_dot
 from softlookup.lookup.softmax import softmax
 from softlookup.lookup.weighted_average import weighted_average
@@ -358,8 +358,7 @@ def soft_nearest_neighbors(
 
 def _best(xp: Any, s: Array, allowed: Array | None) -> Array:
     """Return 1 at each largest score and 0 elsewhere; an empty row is all zeros, a row with a NaN all NaN."""
-    check_axes("m", s=s)
-    s = hide(xp, s, allowed_pairs(xp, "allowed", allowed, s.shape), -math.inf)
+    s = readable_scores(xp, s, allowed, -math.inf)
     top = row_max(xp, s)
     return xp.where(xp.isnan(top), top, cast(xp, (s == top) & (s > -math.inf), s.dtype))
 

@@ -4,7 +4,7 @@ import math
 from typing import Any
 
 from softlookup._arrays import Array, cast, hide, promote, row_max
-from softlookup._checks import allowed_pairs, check_axes, check_shape, positive
+from softlookup._checks import check_axes, check_shape, positive, readable_scores
 
 __all__ = ["effective_items", "entropy", "log_sum_exp", "softmax", "softmax_vjp"]
 
@@ -283,8 +283,7 @@ softmax.vjp = softmax_vjp
 
 
 def _subtract_max(xp: Any, s: Array, allowed: Array | None) -> tuple[Array, Array]:
-    check_axes("m", s=s)
-    s = hide(xp, s, allowed_pairs(xp, "allowed", allowed, s.shape), -math.inf)
+    s = readable_scores(xp, s, allowed, -math.inf)
     top = row_max(xp, s)
     # In a row with plus infinity only the infinite scores count, and equally.
     s = xp.where(s == math.inf, 0.0, xp.where(top == math.inf, -math.inf, s))

@@ -1,8 +1,8 @@
 """Who stands where, and the rule that nobody reads what comes later."""
 
-from array_api_compat import array_namespace, device, is_array_api_obj
+from array_api_compat import device, is_array_api_obj
 
-from softlookup._arrays import Array, integers
+from softlookup._arrays import Array, integers, library
 from softlookup._checks import check_axes, integer, integer_pairs
 
 __all__ = ["causal", "positions", "strictly_causal"]
@@ -60,10 +60,7 @@ def positions(q: Array, k: Array, /, *, offset: int | Array | None = None) -> tu
     array([[0, 1],
            [3, 4]])
     """
-    for name, x in (("q", q), ("k", k)):
-        if not is_array_api_obj(x):
-            raise TypeError(f"{name} must be an array, not {type(x).__name__}")
-    xp = array_namespace(q, k)
+    xp = library(q=q, k=k)
     check_axes("n d", q=q)
     check_axes("m d", k=k)
     q_positions, k_positions = (xp.arange(x.shape[-2], device=device(x)) for x in (q, k))

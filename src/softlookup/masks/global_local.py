@@ -2,7 +2,7 @@
 
 from array_api_compat import array_namespace, is_array_api_obj
 
-from softlookup._arrays import Array
+from softlookup._arrays import Array, library
 from softlookup._checks import broadcast_batch, check_axes
 from softlookup.masks.window import sliding_window
 
@@ -69,8 +69,7 @@ def global_tokens(q_global: Array, k_global: Array, /) -> Array:
     for name, flags in (("q_global", q_global), ("k_global", k_global)):
         if not is_array_api_obj(flags) or not array_namespace(flags).isdtype(flags.dtype, "bool"):
             raise TypeError(f"{name} must be a boolean array (True = global)")
-    if array_namespace(q_global) is not array_namespace(k_global):
-        raise TypeError("q_global, k_global must be arrays of one library")
+    library(q_global=q_global, k_global=k_global)
     check_axes("n", q_global=q_global)
     check_axes("m", k_global=k_global)
     broadcast_batch(1, q_global=q_global, k_global=k_global)

@@ -6,7 +6,7 @@ from typing import Any
 from array_api_compat import array_namespace
 
 from softlookup._arrays import Array, Score, cast, promote
-from softlookup._checks import check_axes, check_broadcast, pair_shape, positive_integer
+from softlookup._checks import check_axes, check_broadcast, check_callable, pair_shape, positive_integer
 from softlookup.lookup import scaled_dot
 
 __all__ = ["and_masks", "block_summary", "evaluate_mask", "modified_score", "or_masks"]
@@ -229,9 +229,7 @@ def modified_score(score_mod: ScoreMod, /, *, score: Score = scaled_dot()) -> Sc
            [-10.,   1.,  12.],
            [-20.,  -8.,   4.]])
     """
-    for name, function in (("score_mod", score_mod), ("score", score)):
-        if not callable(function):
-            raise TypeError(f"{name} must be a function, not {type(function).__name__}")
+    check_callable("a function", score_mod=score_mod, score=score)
 
     def modified(q: Array, k: Array, /) -> Array:
         xp, dtype, (q, k) = promote(q=q, k=k)

@@ -4,7 +4,7 @@ import math
 from typing import Any
 
 from softlookup._arrays import Array, cast, hide, promote
-from softlookup._checks import allowed_pairs, check_axes, check_shape, positive
+from softlookup._checks import check_shape, positive, readable_scores
 
 __all__ = ["relu", "sigmoid", "sigmoid_vjp", "silu", "squared_relu"]
 
@@ -69,7 +69,7 @@ def sigmoid(s: Array, allowed: Array | None = None, /, *, length: float = 1.0) -
     """
     length = positive("length", length)
     xp, dtype, (s,) = promote(s=s)
-    return cast(xp, _sigmoid(xp, _hidden(xp, s, allowed, -math.inf) - math.log(length)), dtype)
+    return cast(xp, _sigmoid(xp, readable_scores(xp, s, allowed, -math.inf) - math.log(length)), dtype)
 
 
 def sigmoid_vjp(g: Array, s: Array, allowed: Array | None = None, /, *, length: float = 1.0) -> Array:
@@ -184,7 +184,7 @@ def relu(s: Array, allowed: Array | None = None, /, *, length: float = 1.0) -> A
     """
     length = positive("length", length)
     xp, dtype, (s,) = promote(s=s)
-    s = _hidden(xp, s, allowed, 0.0)
+    s = readable_scores(xp, s, allowed, 0.0)
     return cast(xp, xp.where(s < 0, 0.0, s) / length, dtype)
 
 
@@ -308,14 +308,9 @@ def silu(s: Array, allowed: Array | None = None, /, *, length: float = 1.0) -> A
     """
     length = positive("length", length)
     xp, dtype, (s,) = promote(s=s)
-    s = _hidden(xp, s, allowed, 0.0)
+    s = readable_scores(xp, s, allowed, 0.0)
     s = xp.where(s == -math.inf, 0.0, s)
     return cast(xp, s * _sigmoid(xp, s) / length, dtype)
-
-
-def _hidden(xp: Any, s: Array, allowed: Array | None, fill: float) -> Array:
-    check_axes("m", s=s)
-    return hide(xp, s, allowed_pairs(xp, "allowed", allowed, s.shape), fill)
 
 
 def _sigmoid(xp: Any, x: Array) -> Array:

@@ -1,9 +1,10 @@
 """Sampling: weights from scores and noise, so that a choice at random has a slope."""
 
 import math
+from typing import Any
 
-from softlookup._arrays import Array, Normalizer, cast, hide, promote
-from softlookup._checks import allowed_pairs, check_axes, check_broadcast, positive
+from softlookup._arrays import Array, Normalizer, cast, promote
+from softlookup._checks import check_axes, check_broadcast, positive, readable_scores
 from softlookup.lookup import hardmax, softmax, softmax_vjp
 
 __all__ = ["gumbel_noise", "gumbel_softmax", "straight_through"]
@@ -121,11 +122,11 @@ def gumbel_softmax(noise: Array, /, *, temperature: float = 1.0) -> Normalizer:
 
     def normalize(s: Array, allowed: Array | None = None, /) -> Array:
         xp, dtype, (s, g) = promote(s=s, noise=noise)
-        return cast(xp, softmax(_noisy(s, g, allowed), allowed, temperature=temperature), dtype)
+        return cast(xp, softmax(_noisy(xp, s, g, allowed), allowed, temperature=temperature), dtype)
 
     def vjp(g: Array, s: Array, allowed: Array | None = None, /) -> Array:
         xp, dtype, (g, s, drawn) = promote(g=g, s=s, noise=noise)
-        return cast(xp, softmax_vjp(g, _noisy(s, drawn, allowed), allowed, temperature=temperature), dtype)
+        return cast(xp, softmax_vjp(g, _noisy(xp, s, drawn, allowed), allowed, temperature=temperature), dtype)
 
     normalize.vjp = vjp
     return normalize
@@ -194,15 +195,14 @@ def straight_through(noise: Array, /, *, temperature: float = 1.0) -> Normalizer
 
     def normalize(s: Array, allowed: Array | None = None, /) -> Array:
         xp, dtype, (s, g) = promote(s=s, noise=noise)
-        return cast(xp, hardmax(_noisy(s, g, allowed), allowed), dtype)
+        return cast(xp, hardmax(_noisy(xp, s, g, allowed), allowed), dtype)
 
     normalize.vjp = soft.vjp
     return normalize
 
 
-def _noisy(s: Array, noise: Array, allowed: Array | None) -> Array:
-    """Return the scores with the noise added, and zeros where nothing may be read."""
+def _noisy(xp: Any, s: Array, noise: Array, allowed: Array | None) -> Array:
+    """Return the scores with the noise added, and the noise alone where nothing may be read."""
     check_axes("m", s=s)
     check_broadcast("noise", noise, s.shape)
-    xp, _, (s, noise) = promote(s=s, noise=noise)
-    return hide(xp, s, allowed_pairs(xp, "allowed", allowed, s.shape), 0.0) + noise
+    return readable_scores(xp, s, allowed, 0.0) + noise

@@ -5,8 +5,16 @@ from typing import Any
 
 from array_api_compat import device
 
-from softlookup._arrays import Array, Normalizer, cast, hide, promote, row_max, sum_to_shape
-from softlookup._checks import allowed_pairs, check_axes, check_broadcast, check_items, check_shape, positive
+from softlookup._arrays import Array, Normalizer, cast, promote, row_max, sum_to_shape
+from softlookup._checks import (
+    allowed_pairs,
+    check_axes,
+    check_broadcast,
+    check_items,
+    check_shape,
+    positive,
+    readable_scores,
+)
 from softlookup.lookup.softmax import softmax, softmax_vjp
 
 __all__ = ["append_item", "sink_softmax", "sink_softmax_vjp", "softmax_plus_one", "softpick"]
@@ -255,8 +263,7 @@ def softpick(s: Array, allowed: Array | None = None, /) -> Array:
     array([[0.571, 0.286, 0.   ]])
     """
     xp, dtype, (s,) = promote(s=s)
-    check_axes("m", s=s)
-    s = hide(xp, s, allowed_pairs(xp, "allowed", allowed, s.shape), 0.0)
+    s = readable_scores(xp, s, allowed, 0.0)
     s = xp.where(row_max(xp, s) == math.inf, cast(xp, s == math.inf, s.dtype), s)
     positive_part = xp.where(s > 0, s, 0.0)
     top = row_max(xp, positive_part)

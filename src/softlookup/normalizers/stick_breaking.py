@@ -5,8 +5,8 @@ from typing import Any
 
 from array_api_compat import device
 
-from softlookup._arrays import Array, cast, hide, promote
-from softlookup._checks import allowed_pairs, check_axes
+from softlookup._arrays import Array, cast, promote
+from softlookup._checks import readable_scores
 
 __all__ = ["stick_breaking", "stick_remainder"]
 
@@ -121,8 +121,7 @@ def stick_remainder(s: Array, allowed: Array | None = None, /) -> Array:
 
 def _log_left(xp: Any, s: Array, allowed: Array | None) -> tuple[Array, Array]:
     """Return the scores with minus infinity where hidden, and log of what is left from each key on, to the last."""
-    check_axes("m", s=s)
-    s = hide(xp, s, allowed_pairs(xp, "allowed", allowed, s.shape), -math.inf)
+    s = readable_scores(xp, s, allowed, -math.inf)
     return s, xp.flip(xp.cumulative_sum(xp.flip(_log_sigmoid(xp, -s), axis=-1), axis=-1), axis=-1)
 
 

@@ -5,7 +5,7 @@ from collections.abc import Callable
 from typing import Any
 
 from softlookup._arrays import Array, Score, cast, promote, unit
-from softlookup._checks import check_axes, check_broadcast, finite
+from softlookup._checks import check_axes, check_broadcast, check_callable, finite
 from softlookup.lookup import scaled_dot
 
 __all__ = ["layer_norm", "normalized", "rms_norm", "rms_norm_heads", "unit_norm"]
@@ -286,9 +286,7 @@ def normalized(
     >>> normalized(score=scaled_dot(scale=10.0))(q, k).round(9)
     array([[10.,  6.]])
     """
-    for name, function in {"query": query, "key": key, "score": score}.items():
-        if not callable(function):
-            raise TypeError(f"{name} must be a function, not {type(function).__name__}")
+    check_callable("a function", query=query, key=key, score=score)
 
     def compare(q: Array, k: Array, /) -> Array:
         xp, dtype, (q, k) = promote(q=q, k=k)

@@ -1,7 +1,7 @@
 """Soft capping: scores bent toward a bound, smoothly and in order."""
 
 from softlookup._arrays import Array, Score, cast, promote
-from softlookup._checks import check_shape, positive
+from softlookup._checks import check_callable, check_shape, positive
 
 __all__ = ["capped", "softcap", "softcap_vjp"]
 
@@ -162,8 +162,7 @@ def capped(score: Score, /, *, cap: float) -> Score:
     >>> capped(scaled_dot(), cap=5.0)(q, k).round(3)
     array([[0.   , 2.685, 5.   ]])
     """
-    if not callable(score):
-        raise TypeError(f"score must be a function of q and k, not {type(score).__name__}")
+    check_callable("a function of q and k", score=score)
     cap = positive("cap", cap)
 
     def bent(q: Array, k: Array, /) -> Array:

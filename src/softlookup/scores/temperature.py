@@ -4,7 +4,7 @@ import math
 from typing import Any
 
 from softlookup._arrays import Array, Normalizer, Score, cast, hide, promote
-from softlookup._checks import allowed_pairs, check_axes, check_broadcast, finite, positive
+from softlookup._checks import allowed_pairs, check_axes, check_broadcast, check_callable, finite, positive
 from softlookup.lookup import scaled_dot, softmax
 
 __all__ = ["log_length", "position_temperature", "row_scaled", "scalable_softmax"]
@@ -67,8 +67,7 @@ def row_scaled(factor: Array, /, *, score: Score = scaled_dot()) -> Score:
     array([[ 1.,  2.],
            [20., 40.]])
     """
-    if not callable(score):
-        raise TypeError(f"score must be a function of q and k, not {type(score).__name__}")
+    check_callable("a function of q and k", score=score)
 
     def scaled(q: Array, k: Array, /) -> Array:
         xp, dtype, (q, k, f) = promote(q=q, k=k, factor=factor)
