@@ -32,6 +32,7 @@ def pytest_addoption(parser):
 def pytest_configure(config):
     config.addinivalue_line("markers", "claims(*ids): the cases of tests/cases.json that the test holds")
     config.addinivalue_line("markers", "browser: needs the built site, a browser and the extra `browser`")
+    config.addinivalue_line("markers", "slow: takes minutes together with the others, for `pytest tests/site` by hand")
     config.stash[Records.KEY] = Records(recording=config.getoption("--record"))
 
 

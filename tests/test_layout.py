@@ -3,10 +3,10 @@
 import ast
 import importlib
 import json
-import re
 from pathlib import Path
 
 import pytest
+from book.tests import own_test
 
 ROOT = Path(__file__).resolve().parents[1]
 SOURCE = ROOT / "src" / "softlookup"
@@ -62,12 +62,7 @@ def test_a_family_exports_the_names_of_its_topics(family):
 @pytest.mark.parametrize("topic", MODULES)
 def test_each_public_function_has_a_test_of_its_name(topic):
     text = TESTS[topic].read_text(encoding="utf-8")
-    made = re.findall(r"^(?:    )?def test_(\w+)|^class Test(\w+)", text, re.MULTILINE)
-    functions = [name for name, _ in made]
-    classes = [name for _, name in made]
-    for name in public(topic):
-        own_class = "".join(part.capitalize() for part in name.split("_"))
-        assert own_class in classes or any(re.match(rf"{name}(_|$)", function) for function in functions), name
+    assert [name for name in public(topic) if not own_test(text, name)] == []
 
 
 @pytest.mark.parametrize("topic", MODULES)

@@ -14,7 +14,7 @@ from pathlib import Path
 from urllib.parse import urlsplit
 
 import pytest
-from site_pages import PAGES, SITE
+from site_pages import SITE, UNBUILT
 
 CHROMIUM = next(filter(None, map(shutil.which, ("chromium", "chromium-browser", "google-chrome"))), None)
 PACKED = {".html", ".css", ".js", ".json", ".svg", ".txt", ".xml"}
@@ -29,8 +29,8 @@ QUIET = (
 
 def missing():
     """Why no browser can read the site, or None."""
-    if not PAGES:
-        return "the site is not built: run `python docs`"
+    if UNBUILT:
+        return UNBUILT
     if CHROMIUM is None:
         return "no Chromium is installed"
     if not all(map(importlib.util.find_spec, ("playwright", "axe_playwright_python"))):

@@ -11,5 +11,7 @@ FAMILIES = sorted(path.name for path in (ROOT / "src" / "softlookup").iterdir() 
 PAGES = sorted(path.relative_to(SITE).as_posix() for path in SITE.rglob("*.html") if "_static" not in path.parts)
 TOPICS = [name for name in PAGES if name.split("/")[0] in FAMILIES and not name.endswith("/index.html")]
 
+UNBUILT = None if PAGES else "the site is not built: run `python docs`"
+
 every_page = pytest.mark.parametrize("name", PAGES or ["index.html"])
 every_topic = pytest.mark.parametrize("name", TOPICS or ["index.html"])

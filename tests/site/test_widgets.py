@@ -6,7 +6,7 @@ import re
 import numpy as np
 import pytest
 from site_pages import SITE
-from test_browser import SIDEWAYS, THEME
+from test_browser import SIDEWAYS, THEME, VIOLATIONS
 
 from softlookup.lookup import effective_items, entropy, kernel_regression, kernel_weights, softmax, weighted_average
 
@@ -22,9 +22,6 @@ WIDGETS = {
     "sentence": ("lookup/attention.html", ["cat 0.316", "1.00", "0.000", "2.64 bits", "6.2 of 7"]),
     "softmax": ("lookup/softmax.html", ["1.00", "1.295 bits", "2.45 of 3", "0.000"]),
 }
-VIOLATIONS = """async (part) => (await axe.run(part)).violations.map(
-    (found) => `${found.id} (${found.nodes.length}): ${found.nodes[0].html.slice(0, 200)}`
-)"""
 each_widget = pytest.mark.parametrize("name", WIDGETS)
 
 
@@ -131,6 +128,7 @@ def test_nothing_moves_when_a_widget_starts(name, width, opened):
     assert widget.bounding_box()["height"] == before
 
 
+@pytest.mark.slow
 @each_widget
 def test_a_started_and_moved_widget_is_accessible(name, axe, opened):
     page, widget = opened(name)
@@ -143,7 +141,7 @@ def test_a_started_and_moved_widget_is_accessible(name, axe, opened):
         page.set_viewport_size({"width": width, "height": 900})
         for theme in ("light", "dark"):
             page.evaluate(THEME, theme)
-            found[width, theme] = page.evaluate(VIOLATIONS, f"figure:has(widget-{name})")
+            found[width, theme] = page.evaluate(VIOLATIONS, [f"figure:has(widget-{name})", {}])
         assert page.evaluate(SIDEWAYS) <= 0
     assert not any(found.values()), found
 

@@ -1,6 +1,7 @@
 """What search engines, previews and lost readers need: descriptions, a map of the site, a page for wrong addresses."""
 
 from html import escape
+from itertools import islice
 from urllib.parse import urljoin, urlsplit
 
 from docutils import nodes
@@ -32,8 +33,7 @@ def describe(app: Sphinx, pagename: str, templatename: str, context: dict, doctr
 def description(doctree: nodes.document | None) -> str:
     """The opening question of a page and what follows it, cut at a word."""
     paragraphs = [] if doctree is None else doctree.findall(nodes.paragraph)
-    words = " ".join(paragraph.astext() for paragraph, _ in zip(paragraphs, range(3), strict=False)).split()
-    text = " ".join(words)
+    text = " ".join(word for paragraph in islice(paragraphs, 3) for word in paragraph.astext().split())
     if len(text) > LONGEST:
         text = text[:LONGEST].rpartition(" ")[0] + " …"
     return text if len(text) >= 40 else f"{text} {ABOUT}".strip()

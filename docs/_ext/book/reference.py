@@ -7,6 +7,7 @@ import ast
 import inspect
 import re
 from dataclasses import dataclass
+from functools import cache
 from pathlib import Path
 from types import ModuleType
 
@@ -48,11 +49,12 @@ def functions(families: list[str]) -> dict[str, list[ModuleType]]:
     return found
 
 
-def public_names(families: list[str]) -> dict[str, str]:
+@cache
+def public_names(families: tuple[str, ...]) -> dict[str, str]:
     """The full name of each public function, by its own name."""
     return {
         name: f"softlookup.{family}.{name}"
-        for family, modules in functions(families).items()
+        for family, modules in functions(list(families)).items()
         for module in modules
         for name in module.__all__
     }
@@ -96,7 +98,7 @@ class Family(SphinxDirective):
 
     def run(self):
         self.family = self.arguments[0]
-        self.known = public_names(self.config.book_families)
+        self.known = public_names(tuple(self.config.book_families))
         sections = [self.topic(module) for module in functions([self.family])[self.family]]
         return [self.overview(), *sections]
 
@@ -197,7 +199,7 @@ class Public(SphinxRole):
 
     def run(self):
         own = self.text.removesuffix("()").rpartition(".")[2]
-        known = public_names(self.config.book_families)
+        known = public_names(tuple(self.config.book_families))
         if own in known and own not in self.env.current_document.get("book:parameters", ()):
             return [to_function(self.text, known[own])], []
         return [nodes.literal(self.text, self.text)], []
