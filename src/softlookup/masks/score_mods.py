@@ -296,12 +296,13 @@ def block_summary(mask: Array, /, *, rows: int, columns: int) -> Array:
     if not xp.isdtype(mask.dtype, "bool"):
         raise TypeError(f"mask must be boolean (True = may read), not {mask.dtype}")
     check_axes("n m", mask=mask)
-    allowed = _block_sums(xp, _block_sums(xp, xp.astype(mask, xp.int64), columns).mT, rows).mT
+    whole = xp.arange(0).dtype
+    allowed = _block_sums(xp, _block_sums(xp, cast(xp, mask, whole), columns).mT, rows).mT
     n, m = mask.shape[-2:]
-    heights = _block_sums(xp, xp.ones(n, dtype=xp.int64), rows)
-    widths = _block_sums(xp, xp.ones(m, dtype=xp.int64), columns)
+    heights = _block_sums(xp, xp.ones(n, dtype=whole), rows)
+    widths = _block_sums(xp, xp.ones(m, dtype=whole), columns)
     full = allowed == heights[:, None] * widths
-    return xp.astype(allowed > 0, xp.int64) + xp.astype(full, xp.int64)
+    return cast(xp, allowed > 0, whole) + cast(xp, full, whole)
 
 
 def _indices(xp: Any, shape: tuple[int, ...]) -> list[Array]:
