@@ -1,7 +1,7 @@
 """Results of strangers that are too heavy to install for a test run, kept as small files with their provenance.
 
-``python tests/oracles/freeze.py`` writes ``frozen/*.npz`` (it needs the extra `freeze`); ``--check`` writes nothing and
-says how far a stranger's result has moved. A test compares the code below with the code that is kept in each file.
+``python tests/oracles/freeze.py`` writes ``frozen/*.npz`` (it needs the extra `freeze`), or only the cases that are
+named after it; ``--check`` writes nothing and says how far a stranger's result has moved. A test compares the code below with the code that is kept in each file.
 """
 
 import importlib.metadata
@@ -139,10 +139,10 @@ def freeze(name):
     return function(), meta
 
 
-def main(check):
-    """Write or check every file; the exit code says whether a result moved."""
+def main(names, check):
+    """Write or check the files of these cases; the exit code says whether a result moved."""
     moved = 0
-    for name in CASES:
+    for name in names or CASES:
         arrays, meta = freeze(name)
         if check:
             drift = max(float(np.max(np.abs(frozen(name)[key] - value))) for key, value in arrays.items())
@@ -155,4 +155,5 @@ def main(check):
 
 
 if __name__ == "__main__":
-    sys.exit(main("--check" in sys.argv[1:]))
+    arguments = [argument for argument in sys.argv[1:] if argument != "--check"]
+    sys.exit(main(arguments, "--check" in sys.argv))

@@ -1,0 +1,3 @@
+"""How several lookups share work."""
+
+__all__ = []

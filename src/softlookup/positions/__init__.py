@@ -1,0 +1,3 @@
+"""Where order comes from."""
+
+__all__ = []

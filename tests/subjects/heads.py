@@ -1,0 +1,3 @@
+"""The functions of the family heads, as the properties see them."""
+
+SUBJECTS = {}

@@ -1,0 +1,3 @@
+"""The functions of the family positions, as the properties see them."""
+
+SUBJECTS = {}
