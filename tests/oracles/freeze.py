@@ -1,7 +1,8 @@
 """Results of strangers that are too heavy to install for a test run, kept as small files with their provenance.
 
 ``python tests/oracles/freeze.py`` writes ``frozen/*.npz`` (it needs the extra `freeze`), or only the cases that are
-named after it; ``--check`` writes nothing and says how far a stranger's result has moved. A test compares the code below with the code that is kept in each file.
+named after it; ``--check`` writes nothing and says how far a stranger's result has moved. A test compares the code
+below with the code that is kept in each file.
 """
 
 import importlib.metadata
@@ -145,7 +146,7 @@ def main(names, check):
     for name in names or CASES:
         arrays, meta = freeze(name)
         if check:
-            drift = max(float(np.max(np.abs(frozen(name)[key] - value))) for key, value in arrays.items())
+            drift = max(float(np.max(np.abs(1.0 * frozen(name)[key] - value))) for key, value in arrays.items())
             moved += drift > 1e-12
             print(f"{name}: {drift:.1e}")
         else:
