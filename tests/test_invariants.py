@@ -77,8 +77,10 @@ VARIANTS = [name for name in SUBJECTS if re.search(r"^Slot : ", inspect.getdoc(S
 
 
 def has_weights(subject):
-    """Whether there is something to multiply values with: a mask and a factor for each row are no weights."""
-    return subject.values is not None or (subject.keys_out[0] is not None and not subject.boolean)
+    """Whether there is something to multiply values with: a mask, a bias and a factor for each row are no weights."""
+    if subject.values is not None or subject.keys_out[0] is None:
+        return subject.values is not None
+    return not subject.boolean and bool(subject.shifted or "k" in subject.arrays())
 
 
 def is_mask(subject):
