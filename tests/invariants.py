@@ -223,7 +223,22 @@ EXCEPTIONS = {
     ("normalizers.stick_breaking", permuting_keys_changes_nothing): "the nearest key is asked first",
     ("normalizers.stick_breaking", a_constant_on_a_row_of_scores_changes_nothing): "each score is compared with zero",
     ("normalizers.stick_remainder", a_constant_on_a_row_of_scores_changes_nothing): "each score is compared with zero",
+    ("normalizers.sinkhorn", the_future_does_not_change_the_past): "later queries compete for the same keys",
+    ("normalizers.sinkhorn", appending_leaves_earlier_rows_alone): "later queries compete for the same keys",
+    ("normalizers.softmax_over_queries", a_constant_on_a_row_of_scores_changes_nothing): "queries are compared",
+    (
+        "normalizers.softmax_over_queries",
+        the_future_does_not_change_the_past,
+    ): "later queries compete for the same keys",
+    (
+        "normalizers.softmax_over_queries",
+        appending_leaves_earlier_rows_alone,
+    ): "later queries compete for the same keys",
     ("normalizers.straight_through", every_argument_changes_the_result): "the temperature acts on the gradient alone",
+    (
+        "heads.talking_heads_attention",
+        results_lie_in_the_hull_of_the_values,
+    ): "mixed weights may be negative and need not sum to one",
 }
 
 

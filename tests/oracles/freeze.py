@@ -123,6 +123,339 @@ def transformers_gpt_oss_sinks():
     return {"q": q, "k": k, "v": v, "sinks": sinks, "allow": allow, "out": out.transpose(1, 2).numpy()}
 
 
+@case("timm", "torch")
+def timm_talking_heads():
+    """The layer of CaiT, with a bias behind each mixing; the class is taken alone, its package needs torchvision."""
+    import ast
+
+    import torch
+
+    file = next(file for file in importlib.metadata.files("timm") if file.as_posix() == "timm/models/cait.py").locate()
+    tree = ast.parse(file.read_text(encoding="utf-8"))
+    tree.body = [node for node in tree.body if getattr(node, "name", None) == "TalkingHeadAttn"]
+    exec(compile(tree, str(file), "exec"), names := {"torch": torch, "nn": torch.nn})
+    rng = np.random.default_rng(20)
+    layer = names["TalkingHeadAttn"](12, num_heads=3, qkv_bias=True, dtype=torch.float64).eval()
+    weights = {name: 0.4 * rng.normal(size=tuple(w.shape)) for name, w in layer.state_dict().items()}
+    layer.load_state_dict({name: torch.tensor(w) for name, w in weights.items()})
+    x = rng.normal(size=(2, 5, 12))
+    return {"x": x, "out": layer(torch.tensor(x)).detach().numpy(), **weights}
+
+
+@case("transformers", "torch")
+def transformers_bart_cross_attention():
+    """Cross-attention of Bart with biases: five readers, seven items, of which the second sample has only four."""
+    import torch
+    from transformers import BartConfig
+    from transformers.models.bart.modeling_bart import BartAttention
+
+    rng = np.random.default_rng(70)
+    config = BartConfig(attn_implementation="eager")
+    layer = BartAttention(8, 2, config=config, layer_idx=0).double().eval().requires_grad_(False)
+    names = {"q": layer.q_proj, "k": layer.k_proj, "v": layer.v_proj, "o": layer.out_proj}
+    arrays = {"x": rng.normal(size=(2, 5, 8)), "context": rng.normal(size=(2, 7, 8))}
+    for name, linear in names.items():
+        arrays |= {f"w_{name}": rng.normal(size=(8, 8)) / 2, f"b_{name}": rng.normal(size=8)}
+        linear.weight[:], linear.bias[:] = (torch.tensor(arrays[f"{part}_{name}"]) for part in "wb")
+    arrays["valid"] = np.arange(7) < np.array([[7], [4]])
+    blocked = torch.tensor(np.where(arrays["valid"], 0.0, -np.inf))[:, None, None, :].expand(2, 1, 5, 7)
+    x, context = (torch.tensor(arrays[name]) for name in ("x", "context"))
+    return arrays | {"out": layer(x, context, attention_mask=blocked)[0].numpy()}
+
+
+@case("transformers", "torch")
+def transformers_neox_packed_projection():
+    """Self-attention of GPT-NeoX, whose one projection is packed head by head; the rotation is by an angle of zero."""
+    import torch
+    from transformers import GPTNeoXConfig
+    from transformers.models.gpt_neox.modeling_gpt_neox import GPTNeoXAttention
+
+    rng = np.random.default_rng(71)
+    config = GPTNeoXConfig(hidden_size=6, num_attention_heads=3, attn_implementation="eager", attention_bias=False)
+    layer = GPTNeoXAttention(config, layer_idx=0).double().eval().requires_grad_(False)
+    x, packed, w_o = rng.normal(size=(1, 4, 6)), rng.normal(size=(18, 6)), rng.normal(size=(6, 6))
+    layer.query_key_value.weight[:], layer.dense.weight[:] = torch.tensor(packed), torch.tensor(w_o)
+    still = torch.ones(1, 4, 2, dtype=torch.float64), torch.zeros(1, 4, 2, dtype=torch.float64)
+    blocked = torch.tensor(np.where(np.tri(4), 0.0, -np.inf))[None, None]
+    out = layer(torch.tensor(x), blocked, position_embeddings=still)[0]
+    return {"x": x, "packed": packed, "w_o": w_o, "out": out.numpy()}
+
+
+@case("fla-core")
+def fla_sinkhorn():
+    """Columns, then rows, divided by their sums: once and seven times, in single precision."""
+    import importlib.util
+
+    import torch
+
+    name = "fla/ops/utils/sinkhorn/naive.py"
+    path = next(file for file in importlib.metadata.files("fla-core") if file.as_posix() == name).locate()
+    spec = importlib.util.spec_from_file_location("naive", path)
+    spec.loader.exec_module(naive := importlib.util.module_from_spec(spec))
+    s = np.random.default_rng(5).normal(size=(2, 5, 5)).astype(np.float32)
+    one, seven = (naive.naive_sinkhorn(torch.tensor(s), num_iters=count).numpy() for count in (1, 7))
+    return {"s": s.astype(np.float64), "one": one, "seven": seven}
+
+
+@case("scipy")
+def scipy_assignment():
+    """The permutation with the largest sum of scores."""
+    from scipy.optimize import linear_sum_assignment
+
+    s = np.random.default_rng(7).normal(size=(6, 6))
+    return {"s": s, "best": np.eye(6)[linear_sum_assignment(s, maximize=True)[1]]}
+
+
+@case("transformers", "torch")
+def transformers_sinkhorn():
+    """Two balanced tables whose columns were divided last: the matching of SuperGlue and the streams of DeepSeek-V4."""
+    import torch
+    from transformers import DeepseekV4Config
+    from transformers.models.deepseek_v4.modeling_deepseek_v4 import DeepseekV4HyperConnection
+    from transformers.models.superglue.modeling_superglue import log_sinkhorn_iterations
+
+    rng = np.random.default_rng(7)
+    s, comb = rng.normal(size=(5, 5)), rng.normal(size=(4, 4))
+    zeros = torch.zeros(1, 5, dtype=torch.float64)
+    superglue = log_sinkhorn_iterations(torch.tensor(s)[None], zeros, zeros, 4)[0]
+    config = DeepseekV4Config(hidden_size=3, hc_mult=4, hc_sinkhorn_iters=3)
+    module = DeepseekV4HyperConnection(config).double().requires_grad_(False)
+    module.fn[:], module.scale[:], module.base[:] = 0, 1, torch.tensor(np.append(np.zeros(8), comb))
+    hyper = module(torch.ones(1, 1, 4, 3, dtype=torch.float64))[1][0, 0]
+    arrays = {"superglue": superglue.numpy(), "hyper": hyper.numpy(), "epsilon": np.array(config.hc_eps)}
+    return {"s": s, "comb": comb, **arrays}
+
+
+@case("transformers", "torch")
+def transformers_sinusoids():
+    """Sinusoids of two models, for an even and an odd width, in the single precision that they are made in."""
+    from transformers.models.fsmt.modeling_fsmt import SinusoidalPositionalEmbedding
+    from transformers.models.marian.modeling_marian import MarianSinusoidalPositionalEmbedding
+
+    arrays = {}
+    for width in (8, 7):
+        arrays[f"marian{width}"] = MarianSinusoidalPositionalEmbedding(20, width).create_weight().numpy()
+        arrays[f"fsmt{width}"] = SinusoidalPositionalEmbedding.get_embedding(20, width, None).numpy()
+    return arrays
+
+
+@case("transformers", "torch")
+def transformers_learned_positions():
+    """Rows that two models look up for texts that are padded on the left and on the right."""
+    import torch
+    from transformers.models.opt.modeling_opt import OPTLearnedPositionalEmbedding
+    from transformers.models.roberta.modeling_roberta import RobertaEmbeddings
+
+    valid = np.array([[0, 0, 1, 1, 1], [1, 1, 1, 1, 0]])
+    opt = OPTLearnedPositionalEmbedding(6, 3).double()
+    with torch.no_grad():
+        opt.weight.copy_(torch.tensor(np.random.default_rng(6).normal(size=(8, 3))))
+    ids = torch.tensor(np.where(valid, 7, 1))
+    rows = RobertaEmbeddings.create_position_ids_from_input_ids(ids, 1)
+    table, out = opt.weight.detach().numpy(), opt(torch.tensor(valid)).detach().numpy()
+    return {"valid": valid.astype(bool), "table": table, "opt": out, "roberta": rows.numpy()}
+
+
+@case("transformers", "torch")
+def transformers_rotary():
+    """Rotary positions of one sequence: halves (Llama), interleaved and partial (GPT-J), halves and partial (GPT-NeoX),
+    and the helper of DeepSeek-V3 that returns halves of what was interleaved."""
+    import torch
+    from transformers.models.deepseek_v3.modeling_deepseek_v3 import apply_rotary_pos_emb_interleave
+    from transformers.models.gpt_neox import modeling_gpt_neox as neox
+    from transformers.models.gptj import modeling_gptj as gptj
+    from transformers.models.llama import modeling_llama as llama
+
+    rng = np.random.default_rng(5)
+    x, positions = rng.normal(size=(2, 3, 5, 8)), np.array([[0, 1, 2, 3, 4], [7, 3, 500, -2, 0]])
+    t, out = torch.tensor(x), {}
+    for width in (8, 4):
+        angles = positions[..., None] * 10000.0 ** (-np.arange(0, width, 2) / width)
+        cos, sin = torch.tensor(np.cos(angles)), torch.tensor(np.sin(angles))
+        twice = torch.cat([cos, cos], -1), torch.cat([sin, sin], -1)
+        if width == 8:
+            out["llama"] = llama.apply_rotary_pos_emb(t, t, *twice)[0].numpy()
+            out["deepseek"] = apply_rotary_pos_emb_interleave(t, t, *twice)[0].numpy()
+            continue
+        out["neox"] = neox.apply_rotary_pos_emb(t, t, *twice)[0].numpy()
+        turned = gptj.apply_rotary_pos_emb(t[..., :4].transpose(1, 2), sin, cos).transpose(1, 2)
+        out["gptj"] = torch.cat([turned, t[..., 4:]], -1).numpy()
+    return {"x": x, "positions": positions} | out
+
+
+@case("transformers", "torch")
+def transformers_rotary_sections():
+    """Rotary positions with several coordinates: Pixtral, DINOv3, Qwen2-VL and Qwen3-VL; torch.float is float64."""
+    import types
+    from unittest import mock
+
+    import torch
+    from transformers.models.dinov3_vit import modeling_dinov3_vit as dino
+    from transformers.models.llama.modeling_llama import apply_rotary_pos_emb
+    from transformers.models.pixtral.modeling_pixtral import PixtralVisionRotaryEmbedding
+    from transformers.models.qwen2_vl.modeling_qwen2_vl import Qwen2VLRotaryEmbedding
+    from transformers.models.qwen3_vl.modeling_qwen3_vl import Qwen3VLTextRotaryEmbedding
+
+    rng = np.random.default_rng(6)
+    x, grid, places = rng.normal(size=(6, 16)), np.indices((2, 3)).reshape(2, 6), rng.integers(0, 40, size=(3, 6))
+    t, out = torch.tensor(x), {}
+
+    def turned(cos, sin):
+        return apply_rotary_pos_emb(t[None, None], t[None, None], cos, sin)[0][0, 0].numpy()
+
+    with mock.patch.multiple(torch, float=torch.float64, float32=torch.float64):
+        shape = types.SimpleNamespace(rope_parameters={"rope_theta": 10000.0, "rope_type": "axial"}, head_dim=16)
+        pixtral = PixtralVisionRotaryEmbedding(shape)
+        out["pixtral"] = turned(*pixtral(t, torch.tensor(grid)[None]))
+        shape = types.SimpleNamespace(
+            rope_theta=100.0, hidden_size=16, num_attention_heads=1, image_size=(2, 3), patch_size=1
+        )
+        vision = dino.DINOv3ViTRopePositionEmbedding(shape).eval()
+        out["dinov3"] = turned(*(a[None] for a in vision(torch.zeros(1, 3, 2, 3, dtype=torch.float64))))
+    angles = places[..., None] * 10000.0 ** (-np.arange(0, 16, 2) / 16)
+    cos, sin = (torch.tensor(f(angles))[:, None] for f in (np.cos, np.sin))
+    for name, kind, sections in (
+        ("qwen2", Qwen2VLRotaryEmbedding, [2, 3, 3]),
+        ("qwen3", Qwen3VLTextRotaryEmbedding, [4, 2, 2]),
+    ):
+        these = types.SimpleNamespace(mrope_section=sections)
+        out[name] = turned(*(kind.recomposition_frequencies(these, a.clone()) for a in (cos, sin)))
+    return {"x": x, "grid": grid.T.copy(), "places": places.T.copy()} | out
+
+
+@case("transformers", "torch")
+def transformers_rope_types():
+    """Frequencies and factors of every rope_type; torch.float and torch.float32 are float64."""
+    import types
+    from unittest import mock
+
+    import torch
+    from transformers.modeling_rope_utils import ROPE_INIT_FUNCTIONS
+
+    lists = {"short_factor": [1.0, 1.05, 1.1, 1.2, 1.3, 1.5, 2.0, 2.5], "long_factor": [1.0 + i for i in range(8)]}
+    kinds = {
+        "linear": ("linear", {"factor": 4.0}, None),
+        "dynamic_short": ("dynamic", {"factor": 2.0}, 512),
+        "dynamic": ("dynamic", {"factor": 2.0}, 5000),
+        "yarn": ("yarn", {"factor": 4.0}, None),
+        "yarn_exact": ("yarn", {"factor": 40.0, "truncate": False, "beta_fast": 16.0, "beta_slow": 2.0}, None),
+        "yarn_ratio": ("yarn", {"factor": 40.0, "mscale": 1.0, "mscale_all_dim": 0.7}, None),
+        "llama3": ("llama3", {"factor": 8.0, "low_freq_factor": 1.0, "high_freq_factor": 4.0}, None),
+        "longrope_short": ("longrope", {"factor": 16.0} | lists, 2048),
+        "longrope": ("longrope", {"factor": 16.0} | lists, 2049),
+        "proportional": ("proportional", {"partial_rotary_factor": 0.4}, None),
+    }
+    out = {}
+    for name, (kind, options, length) in kinds.items():
+        given = {"rope_theta": 10000.0, "original_max_position_embeddings": 2048} | options
+        config = types.SimpleNamespace(
+            rope_parameters=given,
+            head_dim=16,
+            hidden_size=16,
+            num_attention_heads=1,
+            max_position_embeddings=2048,
+            standardize_rope_params=lambda: None,
+        )
+        with mock.patch.multiple(torch, float=torch.float64, float32=torch.float64):
+            frequencies, factor = ROPE_INIT_FUNCTIONS[kind](config, seq_len=length)
+        out[name] = frequencies.numpy()
+        out[f"{name}_factor"] = np.array(float(factor))
+    return out
+
+
+@case("transformers", "torch")
+def transformers_alibi():
+    """The linear biases of BLOOM, with padding on the left, and of MPT, for numbers of heads that are no power of two."""
+    import torch
+    from transformers.models.bloom.modeling_bloom import build_alibi_tensor
+    from transformers.models.mpt.modeling_mpt import build_mpt_alibi_tensor
+
+    valid = np.array([[1, 1, 1, 1, 1], [0, 0, 1, 1, 1]])
+    arrays = {"valid": valid}
+    for heads in (1, 2, 6, 8, 12, 20):
+        bloom = build_alibi_tensor(torch.tensor(valid), heads, torch.float64)
+        arrays[f"bloom_{heads}"] = bloom.reshape(2, heads, 1, 5).numpy()
+        arrays[f"mpt_{heads}"] = build_mpt_alibi_tensor(heads, 5).double().numpy()
+    return arrays
+
+
+@case("fla-core")
+def fla_forgetting():
+    """Forgetting attention in single precision; the file is loaded alone, since its package needs a GPU."""
+    import importlib.util
+
+    import torch
+
+    name = "fla/ops/forgetting_attn/naive.py"
+    path = next(file for file in importlib.metadata.files("fla-core") if file.as_posix() == name).locate()
+    spec = importlib.util.spec_from_file_location("naive", path)
+    spec.loader.exec_module(naive := importlib.util.module_from_spec(spec))
+    rng = np.random.default_rng(11)
+    q, k, v = (rng.normal(size=(2, 7, heads, width)) for heads, width in ((4, 3), (2, 3), (2, 2)))
+    log_f = -np.logaddexp(0, -rng.normal(1, 1, size=(2, 7, 4)))
+    out = naive.naive_forgetting_attn(*map(torch.tensor, (q, k, v, log_f)))
+    return {"q": q, "k": k, "v": v, "log_f": log_f, "out": out.double().numpy()}
+
+
+@case("transformers", "torch")
+def transformers_deepseek_v3():
+    """Multi-head latent attention of DeepSeek-V3: the latents as they are cached, and all that comes before and after.
+
+    The norms of the module compute in single precision, so their results are kept here; the attention runs in double.
+    """
+    import torch
+    from transformers.models.deepseek_v3.configuration_deepseek_v3 import DeepseekV3Config
+    from transformers.models.deepseek_v3.modeling_deepseek_v3 import DeepseekV3Attention
+
+    sizes = {"kv_lora_rank": 6, "q_lora_rank": 5, "qk_nope_head_dim": 3, "qk_rope_head_dim": 4, "v_head_dim": 2}
+    config = DeepseekV3Config(hidden_size=7, num_attention_heads=3, num_key_value_heads=3, head_dim=4, **sizes)
+    config._attn_implementation = "sdpa"
+    rng = np.random.default_rng(20)
+    module, kept = DeepseekV3Attention(config, layer_idx=0).double().requires_grad_(False), {}
+    for parameter in module.parameters():
+        parameter[:] = torch.tensor(rng.normal(size=parameter.shape))
+    for name in ("q_b_proj", "kv_a_proj_with_mqa", "kv_a_layernorm", "o_proj"):
+        getattr(module, name).register_forward_hook(
+            lambda _, given, out, name=name: kept.update({name: out, f"{name}.given": given[0]})
+        )
+    x, allow = torch.tensor(rng.normal(size=(2, 5, 7))), torch.tensor(np.tri(5, dtype=bool))[None, None]
+    angles = torch.tensor(np.arange(5)[:, None] * 100.0 ** -np.arange(0, 1, 0.5))
+    turns = [torch.cat([f(angles)] * 2, -1)[None] for f in (torch.cos, torch.sin)]
+    module(x, turns, allow)
+    return {
+        "q": kept["q_b_proj"].numpy(),
+        "c": kept["kv_a_layernorm"].numpy(),
+        "before_norm": kept["kv_a_layernorm.given"].numpy(),
+        "k_rot": kept["kv_a_proj_with_mqa"][..., 6:].numpy(),
+        "angles": angles.numpy(),
+        "kv_b_proj": module.kv_b_proj.weight.numpy(),
+        "out": kept["o_proj.given"].numpy(),
+    }
+
+
+@case("entmax", "torch")
+def entmax_package():
+    """Sparsemax, 1.5-entmax and alpha-entmax by bisection, each with the gradient of sum(g * weights)."""
+    import entmax
+    import torch
+
+    rng = np.random.default_rng(30)
+    s, g, alphas = 2 * rng.normal(size=(6, 9)), rng.normal(size=(6, 9)), np.array([1.1, 1.3, 1.5, 2.0])
+    s[1] = 0.5  # a row of equal scores
+    arrays = {"s": s, "g": g, "alphas": alphas}
+
+    def both(function):
+        scores = torch.tensor(s, requires_grad=True)
+        weights = function(scores)
+        return weights.detach().numpy(), torch.autograd.grad(weights, scores, torch.tensor(g))[0].numpy()
+
+    arrays["sparsemax"], arrays["sparsemax_vjp"] = both(lambda x: entmax.sparsemax(x, dim=-1))
+    arrays["entmax15"], arrays["entmax15_vjp"] = both(lambda x: entmax.entmax15(x, dim=-1))
+    pairs = [both(lambda x, a=a: entmax.entmax_bisect(x, a, dim=-1, n_iter=100)) for a in alphas.tolist()]
+    arrays["bisect"], arrays["bisect_vjp"] = (np.stack(part) for part in zip(*pairs, strict=True))
+    return arrays
+
+
 def source(name):
     """The code of a case as it is kept in its file."""
     return inspect.getsource(CASES[name][0])

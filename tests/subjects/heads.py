@@ -1,3 +1,134 @@
 """The functions of the family heads, as the properties see them."""
 
-SUBJECTS = {}
+import numpy as np
+
+from softlookup import heads
+from softlookup.lookup import attention, log_sum_exp, scaled_dot
+from subjects.base import PAIR, WEIGHTS, Subject, normal, readable, without
+
+
+def sharper(q, k, v):
+    """Attention with another scale, for an option that must have an effect."""
+    return attention(3 * q, k, v)
+
+
+def draw_multi_head(rng, n, m):
+    projections = {"w_q": (4, 5, 3), "w_k": (2, 6, 3), "w_v": (2, 6, 2), "w_o": (4, 2, 5)}
+    return normal(rng, x=(n, 5), context=(m, 6), **projections)
+
+
+MULTI_HEAD = {
+    "draw": draw_multi_head,
+    "keys": {"context": -2},
+    "queries": {"x": -2},
+    "queries_out": (-2,),
+    "options": {"attend": [attention, sharper]},
+}
+
+
+def draw_talking_heads(rng, n, m):
+    mixes = {"mix_scores": (3, 4), "mix_weights": (4, 2)}
+    return normal(rng, q=(3, n, 3), k=(3, m, 3), bias=(4, n, m), **mixes) | {"mask": readable(rng, n, m)[None]}
+
+
+def draw_latent(rng, n, m):
+    """Queries of four heads, two latents for them, and one rotated key."""
+    shapes = {"q": (4, n, 5), "c": (2, m, 3), "k_rot": (1, m, 2), "w_k": (4, 3, 3), "w_v": (4, 3, 2)}
+    return normal(rng, **shapes) | {"mask": readable(rng, n, m)[None]}
+
+
+def total_of_latent(q, c, k_rot, w_k, mask, **_):
+    keys = np.repeat(c, 2, axis=-3) @ w_k
+    return log_sum_exp((q[..., :3] @ keys.mT + q[..., 3:] @ k_rot.mT) / np.sqrt(5), mask)
+
+
+LATENT = {
+    "draw": draw_latent,
+    "keys": {"c": -2, "k_rot": -2, "mask": -1},
+    "queries": {"q": -2, "mask": -2},
+    "queries_out": (-2,),
+    "mask": "mask",
+    "options": {"scale": [None, 0.3]},
+    "log_total": total_of_latent,
+}
+
+SUBJECTS = {
+    "heads.mix_heads": Subject(
+        heads.mix_heads,
+        lambda rng, n, m: normal(rng, x=(3, n, m), mix=(3, 2)),
+        {"x": -1},
+        {"x": -2},
+        **WEIGHTS,
+    ),
+    "heads.talking_heads_attention": Subject(
+        heads.talking_heads_attention,
+        lambda rng, n, m: draw_talking_heads(rng, n, m) | normal(rng, v=(2, m, 2)),
+        **PAIR,
+        queries_out=(-2,),
+        values="v",
+        mask="mask",
+        shifted="bias",
+    ),
+    "heads.talking_heads_weights": Subject(
+        heads.talking_heads_weights,
+        draw_talking_heads,
+        **PAIR,
+        **WEIGHTS,
+        mask="mask",
+        shifted="bias",
+        options={"score": [scaled_dot(), scaled_dot(scale=0.3)]},
+    ),
+    "heads.multi_head_attention": Subject(heads.multi_head_attention, **MULTI_HEAD),
+    "heads.sum_over_heads": Subject(heads.sum_over_heads, **MULTI_HEAD),
+    "heads.split_heads": Subject(
+        heads.split_heads,
+        lambda rng, n, m: normal(rng, x=(n, 6)),
+        queries={"x": -2},
+        queries_out=(-2,),
+        options={"heads": [2, 3]},
+        needed={"heads": 2},
+    ),
+    "heads.merge_heads": Subject(
+        heads.merge_heads, lambda rng, n, m: normal(rng, x=(2, n, 3)), queries={"x": -2}, queries_out=(-2,)
+    ),
+    "heads.latent_attention": Subject(heads.latent_attention, **LATENT),
+    "heads.absorbed_latent_attention": Subject(heads.absorbed_latent_attention, **LATENT),
+    "heads.absorb_queries": Subject(
+        heads.absorb_queries,
+        lambda rng, n, m: normal(rng, q=(4, n, 5), w_k=(4, 2, 3)),
+        queries={"q": -2},
+        queries_out=(-2,),
+    ),
+    "heads.latent_heads": Subject(
+        heads.latent_heads,
+        without(draw_latent, "q", "mask"),
+        keys={"c": -2, "k_rot": -2},
+        keys_out=(-2, -2),
+        queries_out=(None, None),
+    ),
+    "heads.expand_latent": Subject(
+        heads.expand_latent,
+        lambda rng, n, m: normal(rng, c=(2, n, 3), w=(4, 3, 2)),
+        queries={"c": -2},
+        queries_out=(-2,),
+    ),
+    "heads.tensor_product_heads": Subject(
+        heads.tensor_product_heads,
+        lambda rng, n, m: normal(rng, a=(n, 2, 4), b=(n, 2, 3)),
+        queries={"a": -3, "b": -3},
+        queries_out=(-2,),
+    ),
+    "heads.tied_heads": Subject(
+        heads.tied_heads,
+        lambda rng, n, m: normal(rng, kv=(2, n, 4), k_rot=(1, n, 2)),
+        queries={"kv": -2, "k_rot": -2},
+        keys_out=(None, None),
+        queries_out=(-2, -2),
+    ),
+    "heads.reused_values": Subject(
+        heads.reused_values,
+        lambda rng, n, m: normal(rng, k=(2, n, 3), w=(1, 3, 3), alpha=(1, 3)),
+        queries={"k": -2},
+        queries_out=(-2,),
+    ),
+}

@@ -1,3 +1,32 @@
 """How several lookups share work."""
 
-__all__ = []
+from softlookup.heads.latent import (
+    absorb_queries,
+    absorbed_latent_attention,
+    expand_latent,
+    latent_attention,
+    latent_heads,
+    reused_values,
+    tensor_product_heads,
+    tied_heads,
+)
+from softlookup.heads.multi_head import merge_heads, multi_head_attention, split_heads, sum_over_heads
+from softlookup.heads.talking_heads import mix_heads, talking_heads_attention, talking_heads_weights
+
+__all__ = [
+    "absorb_queries",
+    "absorbed_latent_attention",
+    "expand_latent",
+    "latent_attention",
+    "latent_heads",
+    "merge_heads",
+    "mix_heads",
+    "multi_head_attention",
+    "reused_values",
+    "split_heads",
+    "sum_over_heads",
+    "talking_heads_attention",
+    "talking_heads_weights",
+    "tensor_product_heads",
+    "tied_heads",
+]
