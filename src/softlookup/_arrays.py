@@ -90,6 +90,16 @@ def unit(xp: Any, x: Array) -> Array:
     return xp.where(square == 0, 0.0, x / xp.sqrt(xp.where(square == 0, 1.0, square)))
 
 
+def table_rows(xp: Any, name: str, table: Array, index: Array) -> Array:
+    """Return the rows ``table (..., r, d)`` at ``index (..., n)`` as ``(..., n, d)``; NaN where it has no such row."""
+    if table.ndim < 2 or table.shape[-2] == 0:
+        raise ValueError(f"{name} has shape {tuple(table.shape)}; it needs the axes (..., r, d) with at least one row")
+    index, axes = index[..., None], max(table.ndim, index.ndim + 1)
+    table, index = (x[(None,) * (axes - x.ndim) + (...,)] for x in (table, index))
+    rows = xp.take_along_axis(table, xp.clip(index, 0, table.shape[-2] - 1), axis=-2)
+    return hide(xp, rows, (index >= 0) & (index < table.shape[-2]), math.nan)
+
+
 def sum_to_shape(xp: Any, x: Array, shape: tuple[int, ...]) -> Array:
     """Return `x` summed over the axes along which an array of `shape` was broadcast to it."""
     x = xp.sum(x, axis=tuple(range(x.ndim - len(shape))))

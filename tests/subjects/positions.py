@@ -14,6 +14,13 @@ def draw_rotary(rng, n, m, name="x"):
     return normal(rng, **{name: (4, n, 6), "frequencies": (1, 2)}) | {"positions": whole(rng, 1, n)}
 
 
+LAYOUTS = ["interleaved", "concatenated"]
+
+
+def draw_learned(rng, n, m):
+    return normal(rng, x=(n, 4), table=(6, 4)) | {"positions": np.asarray(rng.integers(0, 6, size=n))}
+
+
 def of_pairs(function, draw):
     return Subject(
         function,
@@ -25,7 +32,72 @@ def of_pairs(function, draw):
     )
 
 
+def draw_far(rng, n, m, **heads):
+    """Positions, and positive numbers of the shapes that are named."""
+    arrays = {name: np.asarray(rng.uniform(0.2, 2.0, size=shape)) for name, shape in heads.items()}
+    return {"q_positions": whole(rng, n), "k_positions": whole(rng, m)} | arrays
+
+
+def of_distance(function, **heads):
+    return Subject(function, lambda rng, n, m: draw_far(rng, n, m, **heads), **FAR)
+
+
+def of_gates(function):
+    return Subject(
+        function,
+        lambda rng, n, m: draw_far(rng, n, m) | {"log_f": -np.asarray(rng.uniform(0.2, 2.0, size=(3, m)))},
+        **FAR,
+    )
+
+
+FAR = {
+    "keys": {"k_positions": -1, "log_f": -1},
+    "queries": {"q_positions": -1},
+    "keys_out": (-1,),
+    "queries_out": (-2,),
+}
+
+
 SUBJECTS = {
+    "positions.learned_positions": Subject(
+        positions.learned_positions, draw_learned, queries={"x": -2, "positions": -1}, queries_out=(-2,)
+    ),
+    "positions.padded_positions": Subject(
+        positions.padded_positions, lambda rng, n, m: {"valid": rng.random(n) < 0.6}, queries_out=(-1,), whole=True
+    ),
+    "positions.sinusoidal": Subject(
+        positions.sinusoidal,
+        lambda rng, n, m: {"positions": rng.integers(0, 40, size=n).astype(float)},
+        queries={"positions": -1},
+        queries_out=(-2,),
+        options={"width": [4, 5], "layout": LAYOUTS, "base": [1e4, 100.0]},
+        needed={"width": 4, "layout": "interleaved"},
+    ),
+    "positions.sinusoidal_shift": Subject(
+        positions.sinusoidal_shift,
+        lambda rng, n, m: {"delta": rng.integers(-9, 9, size=n).astype(float)},
+        queries={"delta": -1},
+        queries_out=(-3,),
+        options={"width": [4, 6], "layout": LAYOUTS, "base": [1e4, 100.0]},
+        needed={"width": 4, "layout": "interleaved"},
+    ),
+    "positions.alibi": of_distance(positions.alibi, slopes=(3,)),
+    "positions.alibi_slopes": Subject(
+        positions.alibi_slopes,
+        lambda rng, n, m: {"octaves": np.asarray(rng.uniform(4, 9))},
+        options={"heads": [2, 6]},
+        needed={"heads": 2},
+    ),
+    "positions.fire": Subject(
+        positions.fire,
+        lambda rng, n, m: draw_far(rng, n, m, c=(), threshold=()) | normal(rng, w1=(16,), b1=(16,), w2=(16, 3)),
+        **FAR,
+    ),
+    "positions.forgetting": of_gates(positions.forgetting),
+    "positions.forgetting_by_totals": of_gates(positions.forgetting_by_totals),
+    "positions.kerple_log": of_distance(positions.kerple_log, r1=(3,), r2=(3,)),
+    "positions.kerple_power": of_distance(positions.kerple_power, r1=(3,), r2=(3,)),
+    "positions.sandwich": of_distance(positions.sandwich, ratios=(3,), frequencies=(4,)),
     "positions.change_pairing": Subject(
         positions.change_pairing,
         lambda rng, n, m: normal(rng, x=(n, 6)),

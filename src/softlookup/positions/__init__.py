@@ -1,5 +1,21 @@
 """Where order comes from."""
 
+from softlookup.positions.absolute import (
+    learned_positions,
+    padded_positions,
+    sinusoidal,
+    sinusoidal_shift,
+)
+from softlookup.positions.distance_bias import (
+    alibi,
+    alibi_slopes,
+    fire,
+    forgetting,
+    forgetting_by_totals,
+    kerple_log,
+    kerple_power,
+    sandwich,
+)
 from softlookup.positions.rotary import (
     change_pairing,
     proportional_frequencies,
@@ -11,11 +27,23 @@ from softlookup.positions.rotary import (
 )
 
 __all__ = [
+    "alibi",
+    "alibi_slopes",
     "change_pairing",
+    "fire",
+    "forgetting",
+    "forgetting_by_totals",
+    "kerple_log",
+    "kerple_power",
+    "learned_positions",
+    "padded_positions",
     "proportional_frequencies",
     "rotary",
     "rotary_frequencies",
     "rotary_vjp",
     "rotate_pairs",
+    "sandwich",
     "section_angles",
+    "sinusoidal",
+    "sinusoidal_shift",
 ]
