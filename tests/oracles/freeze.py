@@ -456,6 +456,118 @@ def entmax_package():
     return arrays
 
 
+@case("transformers", "torch")
+def transformers_diffllama():
+    """The attention of DiffLlama, with grouped keys, no turning of positions and a causal mask."""
+    import torch
+    from transformers import DiffLlamaConfig
+    from transformers.models.diffllama.modeling_diffllama import DiffLlamaAttention
+
+    rng = np.random.default_rng(21)
+    config = DiffLlamaConfig(hidden_size=16, num_attention_heads=8, num_key_value_heads=4, rms_norm_eps=1e-5)
+    config._attn_implementation = "eager"
+    layer = DiffLlamaAttention(config, layer_idx=3).double().eval()
+    weights = {name: 0.6 * rng.normal(size=tuple(w.shape)) for name, w in layer.state_dict().items()}
+    layer.load_state_dict({name: torch.tensor(w) for name, w in weights.items()})
+    x, blocked = rng.normal(size=(2, 5, 16)), np.where(np.tri(5, dtype=bool), 0.0, -np.inf)
+    still = torch.ones(1, 5, 2, dtype=torch.float64), torch.zeros(1, 5, 2, dtype=torch.float64)
+    out, _ = layer(torch.tensor(x), still, torch.tensor(blocked)[None, None])
+    return {"x": x, "out": out.detach().numpy(), "initial": np.array(layer.lambda_init), **weights}
+
+
+@case("timm", "torch")
+def timm_differential():
+    """The layer of timm under a causal mask; the class is taken alone, with the RMS norm of torch."""
+    import ast
+    import math
+    import typing
+
+    import torch
+
+    name = "timm/layers/diff_attention.py"
+    file = next(file for file in importlib.metadata.files("timm") if file.as_posix() == name).locate()
+    tree = ast.parse(file.read_text(encoding="utf-8"))
+    tree.body = [node for node in tree.body if getattr(node, "name", None) == "DiffAttention"]
+    names = {"torch": torch, "nn": torch.nn, "F": torch.nn.functional, "math": math, "RmsNorm": torch.nn.RMSNorm}
+    names |= {"Optional": typing.Optional, "Type": type, "use_fused_attn": lambda: True}
+    exec(compile(tree, str(file), "exec"), names)
+    rng = np.random.default_rng(22)
+    layer = names["DiffAttention"](12, num_heads=3, depth=2, dtype=torch.float64).eval()
+    weights = {name: 0.6 * rng.normal(size=tuple(w.shape)) for name, w in layer.state_dict().items()}
+    layer.load_state_dict({name: torch.tensor(w) for name, w in weights.items()})
+    x = rng.normal(size=(2, 5, 12))
+    out = layer(torch.tensor(x), is_causal=True).detach().numpy()
+    lam = layer._compute_lambda().detach().numpy()
+    return {"x": x, "out": out, "lam": lam, "initial": np.array(layer.lambda_init), **weights}
+
+
+@case("transformers", "torch")
+def transformers_wav2vec2_bert_relative():
+    """Attention weights with a clipped table of keys, more distances to the left than to the right."""
+    import types
+
+    import torch
+    from transformers.models.wav2vec2_bert import modeling_wav2vec2_bert as model
+
+    rng = np.random.default_rng(10)
+    q, k, table = rng.normal(size=(2, 3, 6, 4)), rng.normal(size=(2, 3, 6, 4)), rng.normal(size=(5, 4))
+    module = types.SimpleNamespace(left_max_position_embeddings=3, right_max_position_embeddings=1, scaling=0.5)
+    module.distance_embedding = torch.nn.Embedding.from_pretrained(torch.tensor(table))
+    module.training = False
+    arrays = list(map(torch.tensor, (q, k)))
+    _, bias = model._apply_relative_key_position_encoding(module, *arrays)
+    _, weights = model.eager_attention_forward(module, *arrays, arrays[1], None, scaling=0.5, position_bias=bias)
+    return {"q": q, "k": k, "table": table, "weights": weights.numpy()}
+
+
+@case("transformers", "torch")
+def transformers_xlnet_relative():
+    """Attention with three cached items before four queries, and sinusoids of the distance for the relative keys."""
+    import torch
+    from transformers import XLNetConfig
+    from transformers.models.xlnet.modeling_xlnet import XLNetModel, XLNetRelativeAttention
+
+    rng = np.random.default_rng(11)
+    n, m, heads, d = 4, 7, 2, 6
+    config = XLNetConfig(d_model=heads * d, n_head=heads, n_layer=1, d_inner=8, vocab_size=4, dropout=0.0)
+    config.attn_type, config.bi_data, config.clamp_len = "bi", False, -1
+    module = XLNetRelativeAttention(config).double().requires_grad_(False)
+    arrays = {"q": (n, heads, d), "k": (m, heads, d), "v": (m, heads, d), "u": (heads, d), "w": (heads, d)}
+    arrays = {name: rng.normal(size=shape) for name, shape in arrays.items()}
+    arrays["projection"] = rng.normal(size=(heads * d, heads, d))
+    module.r_w_bias.copy_(torch.tensor(arrays["u"]))
+    module.r_r_bias.copy_(torch.tensor(arrays["w"]))
+    encoded = XLNetModel(config).relative_positional_encoding(n, m, bsz=1).double()
+    r = torch.einsum("ibh,hnd->ibnd", encoded, torch.tensor(arrays["projection"]))
+    q, k, v = (torch.tensor(arrays[name])[:, None] for name in "qkv")
+    out = module.rel_attn_core(q, k, v, r)
+    return arrays | {"encoded": encoded[:, 0].numpy(), "out": out[:, 0].numpy()}
+
+
+@case("transformers", "torch")
+def transformers_deberta_disentangled():
+    """Attention weights of DeBERTa's second version without buckets and with projections of their own for positions."""
+    import torch
+    from transformers import DebertaV2Config
+    from transformers.models.deberta_v2.modeling_deberta_v2 import DisentangledSelfAttention
+
+    rng = np.random.default_rng(12)
+    n, heads, d, span = 7, 2, 3, 3
+    config = DebertaV2Config(hidden_size=heads * d, num_attention_heads=heads, relative_attention=True)
+    config.pos_att_type, config.position_buckets, config.max_relative_positions = ["c2p", "p2c"], -1, span
+    config.share_att_key, config.hidden_dropout_prob, config.attention_probs_dropout_prob = False, 0.0, 0.0
+    module = DisentangledSelfAttention(config).double().eval().requires_grad_(False)
+    for parameter in module.parameters():
+        parameter.copy_(torch.tensor(rng.normal(size=parameter.shape)))
+    x, rows = torch.tensor(rng.normal(size=(1, n, heads * d))), torch.tensor(rng.normal(size=(2 * span, heads * d)))
+    _, weights = module(x, torch.ones(1, 1, n, n), output_attentions=True, rel_embeddings=rows)
+    names = {"q": "query_proj", "k": "key_proj", "keys": "pos_key_proj", "queries": "pos_query_proj"}
+    inputs = {"q": x[0], "k": x[0], "keys": rows, "queries": rows}
+    arrays = {name: getattr(module, names[name])(inputs[name]).numpy() for name in names}
+    arrays = {name: a.reshape(len(a), heads, d).swapaxes(0, 1) for name, a in arrays.items()}
+    return arrays | {"weights": weights[0].numpy()}
+
+
 def source(name):
     """The code of a case as it is kept in its file."""
     return inspect.getsource(CASES[name][0])

@@ -1,9 +1,11 @@
 """The functions of the family positions, as the properties see them."""
 
+import functools
+
 import numpy as np
 
 from softlookup import positions
-from subjects.base import Subject, normal
+from subjects.base import WEIGHTS, Subject, normal
 
 
 def whole(rng, *shape):
@@ -19,6 +21,26 @@ LAYOUTS = ["interleaved", "concatenated"]
 
 def draw_learned(rng, n, m):
     return normal(rng, x=(n, 4), table=(6, 4)) | {"positions": np.asarray(rng.integers(0, 6, size=n))}
+
+
+def draw_distances(rng, n, m, **more):
+    return normal(rng, **more) | {"index": np.asarray(rng.integers(0, 4, size=(n, m)))}
+
+
+def draw_relative(rng, n, m, **more):
+    return draw_distances(rng, n, m, q=(n, 3), k=(m, 3), a=(4, 3), **more)
+
+
+def of_relative(function, **more):
+    return Subject(
+        function,
+        functools.partial(draw_relative, **more),
+        {"k": -2, "index": -1},
+        {"q": -2, "index": -2},
+        **WEIGHTS,
+        options={"scale": [None, 1.0]},
+        factory=("q", "k"),
+    )
 
 
 def of_pairs(function, draw):
@@ -59,6 +81,40 @@ FAR = {
 
 
 SUBJECTS = {
+    "positions.clipped_distance": Subject(
+        positions.clipped_distance,
+        lambda rng, n, m: {"q_positions": rng.permutation(n) + rng.integers(4), "k_positions": rng.permutation(m)},
+        {"k_positions": -1},
+        {"q_positions": -1},
+        **WEIGHTS,
+        options={"left": [1, 3], "right": [2, 0]},
+        needed={"left": 1, "right": 2},
+        whole=True,
+    ),
+    "positions.disentangled": of_relative(positions.disentangled, b=(4, 3)),
+    "positions.read_distances": Subject(
+        positions.read_distances,
+        lambda rng, n, m: draw_distances(rng, n, m, x=(n, 4)),
+        {"index": -1},
+        {"x": -2, "index": -2},
+        **WEIGHTS,
+    ),
+    "positions.shaw": of_relative(positions.shaw),
+    "positions.shaw_values": Subject(
+        positions.shaw_values,
+        lambda rng, n, m: draw_distances(rng, n, m, w=(n, m), a=(4, 2)),
+        {"w": -1, "index": -1},
+        {"w": -2, "index": -2},
+        queries_out=(-2,),
+    ),
+    "positions.skew": Subject(
+        positions.skew,
+        lambda rng, n, m: normal(rng, x=(n, 8)),
+        queries_out=(-2,),
+        options={"keys": [5, 8]},
+        needed={"keys": 5},
+    ),
+    "positions.transformer_xl": of_relative(positions.transformer_xl, u=(3,), v=(3,)),
     "positions.learned_positions": Subject(
         positions.learned_positions, draw_learned, queries={"x": -2, "positions": -1}, queries_out=(-2,)
     ),
