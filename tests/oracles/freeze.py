@@ -365,7 +365,7 @@ def transformers_rope_types():
 
 @case("transformers", "torch")
 def transformers_alibi():
-    """The linear biases of BLOOM, with padding on the left, and of MPT, for numbers of heads that are no power of two."""
+    """The linear biases of BLOOM, once with padding on the left, and of MPT, for several numbers of heads."""
     import torch
     from transformers.models.bloom.modeling_bloom import build_alibi_tensor
     from transformers.models.mpt.modeling_mpt import build_mpt_alibi_tensor

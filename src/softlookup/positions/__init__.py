@@ -16,6 +16,15 @@ from softlookup.positions.distance_bias import (
     kerple_power,
     sandwich,
 )
+from softlookup.positions.relative import (
+    clipped_distance,
+    disentangled,
+    read_distances,
+    shaw,
+    shaw_values,
+    skew,
+    transformer_xl,
+)
 from softlookup.positions.rotary import (
     change_pairing,
     proportional_frequencies,
@@ -30,6 +39,8 @@ __all__ = [
     "alibi",
     "alibi_slopes",
     "change_pairing",
+    "clipped_distance",
+    "disentangled",
     "fire",
     "forgetting",
     "forgetting_by_totals",
@@ -38,12 +49,17 @@ __all__ = [
     "learned_positions",
     "padded_positions",
     "proportional_frequencies",
+    "read_distances",
     "rotary",
     "rotary_frequencies",
     "rotary_vjp",
     "rotate_pairs",
     "sandwich",
     "section_angles",
+    "shaw",
+    "shaw_values",
     "sinusoidal",
     "sinusoidal_shift",
+    "skew",
+    "transformer_xl",
 ]
