@@ -568,6 +568,75 @@ def transformers_deberta_disentangled():
     return arrays | {"weights": weights[0].numpy()}
 
 
+@case("transformers", "torch")
+def transformers_repeat_kv():
+    """Key heads written out for the query heads, as the models of transformers do it."""
+    import torch
+    from transformers.models.llama.modeling_llama import repeat_kv
+
+    k = np.random.default_rng(72).normal(size=(2, 3, 4, 2))
+    return {"k": k, "out": repeat_kv(torch.tensor(k), 2).numpy()}
+
+
+@case("transformers", "torch")
+def transformers_t5_buckets():
+    """Bucket numbers of T5 for several settings, its bias with a cache, and one whole attention layer."""
+    import torch
+    from transformers import T5Config
+    from transformers.models.t5.modeling_t5 import T5Attention
+
+    r = torch.arange(-1100, 1101)
+    arrays = {"offset": r.numpy().astype(np.int16)}
+    for both in (True, False):
+        for setting in ((32, 128), (64, 256), (18, 128), (16, 64), (20, 100), (166, 1000), (4, 3)):
+            theirs = T5Attention._relative_position_bucket(r, both, *setting).numpy().astype(np.uint8)
+            arrays[f"{'both' if both else 'past'}_{setting[0]}_{setting[1]}"] = theirs
+    rng = np.random.default_rng(12)
+    for decoder in (False, True):
+        config = T5Config(d_model=6, d_kv=3, num_heads=2, is_decoder=decoder, dropout_rate=0.0)
+        layer = T5Attention(config, has_relative_attention_bias=True, layer_idx=0).double().eval()
+        kind = "decoder" if decoder else "encoder"
+        with torch.no_grad():
+            for name, weight in layer.named_parameters():
+                weight[:] = torch.tensor(rng.normal(size=weight.shape))
+                arrays[f"{kind}_{name.split('.')[0]}"] = weight.numpy().copy()
+            arrays[f"{kind}_bias"] = layer.compute_bias(9, 9).numpy()
+            arrays[f"{kind}_cached"] = layer.compute_bias(2, 9, past_seen_tokens=7).numpy()
+            x = rng.normal(size=(1, 9, 6))
+            arrays[f"{kind}_x"], arrays[f"{kind}_out"] = x, layer(torch.tensor(x))[0].numpy()
+    return arrays
+
+
+@case("transformers", "torch")
+def transformers_swin():
+    """Index tables of Swin and SwinV2, the coordinates of SwinV2, and its weights where all scores are zero."""
+    import torch
+    from transformers import SwinConfig, Swinv2Config
+    from transformers.models.swin.modeling_swin import SwinModel
+    from transformers.models.swinv2.modeling_swinv2 import Swinv2SelfAttention
+
+    arrays, rng = {}, np.random.default_rng(13)
+    config = SwinConfig(image_size=24, patch_size=4, embed_dim=4, depths=[1], num_heads=[2], window_size=3)
+    index = [b for name, b in SwinModel(config).named_buffers() if name.endswith("relative_position_index")]
+    arrays["swin_3"] = index[0].numpy()
+    for window, trained in (((4, 3), (0, 0)), ((3, 3), (2, 4)), ((1, 1), (0, 0))):
+        layer = Swinv2SelfAttention(Swinv2Config(), 4, 2, window, trained).double().eval()
+        with torch.no_grad():
+            for weight in layer.parameters():
+                weight.zero_()
+            for name, weight in layer.continuous_position_bias_mlp.named_parameters():
+                values = rng.normal(size=weight.shape).astype(np.float32)
+                weight[:] = torch.tensor(values)
+                if window == (4, 3):
+                    arrays[f"mlp_{name}"] = values
+            name = f"{window[0]}_{window[1]}_{trained[0]}_{trained[1]}"
+            arrays[f"index_{name}"] = layer.relative_position_index.numpy()
+            arrays[f"coordinates_{name}"] = layer.relative_coords_table[0].double().numpy()
+            if window == (4, 3):
+                arrays["weights"] = layer(torch.zeros(1, 12, 4).double(), output_attentions=True)[1].numpy()
+    return arrays
+
+
 def source(name):
     """The code of a case as it is kept in its file."""
     return inspect.getsource(CASES[name][0])

@@ -3,8 +3,8 @@
 import numpy as np
 
 from softlookup import heads
-from softlookup.lookup import attention, log_sum_exp, scaled_dot
-from subjects.base import PAIR, WEIGHTS, Subject, normal, readable, without
+from softlookup.lookup import attention, hardmax, log_sum_exp, scaled_dot, softmax
+from subjects.base import PAIR, WEIGHTS, Subject, draw_attention, normal, readable, without
 
 
 def sharper(q, k, v):
@@ -52,7 +52,43 @@ LATENT = {
     "log_total": total_of_latent,
 }
 
+
+def draw_differential(rng, n, m):
+    return normal(rng, q=(4, n, 3), k=(2, m, 3), bias=(4, n, m), lam=(2, n)) | {"mask": readable(rng, n, m)[None]}
+
+
+DIFFERENTIAL = {
+    "keys": PAIR["keys"],
+    "queries": PAIR["queries"] | {"lam": -1},
+    "mask": "mask",
+    "shifted": "bias",
+    "options": {"score": [scaled_dot(), scaled_dot(scale=0.3)]},
+}
+
+
 SUBJECTS = {
+    "heads.differential_attention": Subject(
+        heads.differential_attention,
+        lambda rng, n, m: draw_differential(rng, n, m) | normal(rng, v=(2, m, 2)),
+        **DIFFERENTIAL,
+        queries_out=(-2,),
+        values="v",
+    ),
+    "heads.differential_weights": Subject(heads.differential_weights, draw_differential, **DIFFERENTIAL, **WEIGHTS),
+    "heads.differential_lambda": Subject(
+        heads.differential_lambda,
+        lambda rng, n, m: {name: rng.uniform(-1, 1, size=(2, 3)) for name in ("q1", "k1", "q2", "k2")},
+        options={"initial": [0.8, 0.2]},
+        needed={"initial": 0.8},
+    ),
+    "heads.differential_norm": Subject(
+        heads.differential_norm,
+        lambda rng, n, m: normal(rng, x=(2, n, 4), weight=(2, 1, 4)),
+        queries={"x": -2},
+        queries_out=(-2,),
+        options={"initial": [0.8, 0.2], "epsilon": [0.0, 0.5]},
+        needed={"initial": 0.8},
+    ),
     "heads.mix_heads": Subject(
         heads.mix_heads,
         lambda rng, n, m: normal(rng, x=(3, n, m), mix=(3, 2)),
@@ -130,5 +166,39 @@ SUBJECTS = {
         lambda rng, n, m: normal(rng, k=(2, n, 3), w=(1, 3, 3), alpha=(1, 3)),
         queries={"k": -2},
         queries_out=(-2,),
+    ),
+    "heads.grouped_query_attention": Subject(
+        heads.grouped_query_attention,
+        draw_attention,
+        **PAIR,
+        queries_out=(-2,),
+        values="v",
+        mask="mask",
+        shifted="bias",
+        options={"score": [scaled_dot(), scaled_dot(scale=2.0)], "normalize": [softmax, hardmax]},
+    ),
+    "heads.repeat_heads": Subject(
+        heads.repeat_heads,
+        lambda rng, n, m: normal(rng, x=(2, n, 3)),
+        queries={"x": -2},
+        queries_out=(-2,),
+        options={"heads": [4, 6]},
+        needed={"heads": 4},
+    ),
+    "heads.pool_heads": Subject(
+        heads.pool_heads,
+        lambda rng, n, m: normal(rng, w=(4, n, 3)),
+        queries={"w": -2},
+        queries_out=(-2,),
+        options={"heads": [2, 1]},
+        needed={"heads": 2},
+    ),
+    "heads.cache_bytes": Subject(
+        heads.cache_bytes,
+        lambda rng, n, m: normal(rng, n=(n,)),
+        queries={"n": -1},
+        queries_out=(-1,),
+        options={"heads": [1, 2], "d": [3, 4], "e": [None, 0], "layers": [1, 2], "size": [2.0, 0.5]},
+        needed={"heads": 1, "d": 3},
     ),
 }

@@ -1,5 +1,12 @@
 """How several lookups share work."""
 
+from softlookup.heads.differential import (
+    differential_attention,
+    differential_lambda,
+    differential_norm,
+    differential_weights,
+)
+from softlookup.heads.grouped_query import cache_bytes, grouped_query_attention, pool_heads, repeat_heads
 from softlookup.heads.latent import (
     absorb_queries,
     absorbed_latent_attention,
@@ -16,12 +23,20 @@ from softlookup.heads.talking_heads import mix_heads, talking_heads_attention, t
 __all__ = [
     "absorb_queries",
     "absorbed_latent_attention",
+    "cache_bytes",
+    "differential_attention",
+    "differential_lambda",
+    "differential_norm",
+    "differential_weights",
     "expand_latent",
+    "grouped_query_attention",
     "latent_attention",
     "latent_heads",
     "merge_heads",
     "mix_heads",
     "multi_head_attention",
+    "pool_heads",
+    "repeat_heads",
     "reused_values",
     "split_heads",
     "sum_over_heads",
