@@ -27,6 +27,13 @@ def draw_sink(rng, n, m):
 SINK = {"keys": ROWS["keys"], "queries": ROWS["queries"] | {"sink": -1}, "mask": "allowed", "shifted": "s"}
 
 
+def draw_gradient(rng, n, m):
+    return draw_scores(rng, n, m) | normal(rng, g=(n, m))
+
+
+ALPHA = {"mask": "allowed", "needed": {"alpha": 1.25}, "options": {"alpha": [1.25, 1.75]}}
+
+
 POINTWISE = {**ROWS, **WEIGHTS, "mask": "allowed", "shifted": "s", "options": {"length": [1.0, 2.5]}}
 
 
@@ -58,6 +65,17 @@ SUBJECTS = {
         queries_out=(-2, -1),
     ),
     "normalizers.softpick": Subject(normalizers.softpick, draw_scores, **ROWS, **WEIGHTS, mask="allowed", shifted="s"),
+    "normalizers.sparsemax": Subject(
+        normalizers.sparsemax, draw_scores, **ROWS, **WEIGHTS, mask="allowed", shifted="s"
+    ),
+    "normalizers.sparsemax_vjp": Subject(
+        normalizers.sparsemax_vjp, draw_gradient, **ROWS, **WEIGHTS, mask="allowed", shifted="s"
+    ),
+    "normalizers.entmax15": Subject(normalizers.entmax15, draw_scores, **ROWS, **WEIGHTS, mask="allowed", shifted="s"),
+    "normalizers.entmax": Subject(
+        normalizers.entmax, draw_scores, **ROWS, **WEIGHTS, **ALPHA, shifted="s", factory=("s", "allowed")
+    ),
+    "normalizers.entmax_vjp": Subject(normalizers.entmax_vjp, draw_gradient, **ROWS, **WEIGHTS, **ALPHA, shifted="s"),
     "normalizers.append_item": Subject(
         normalizers.append_item,
         lambda rng, n, m: normal(rng, k=(m, 3), v=(m, 2), key=(3,), value=(2,)),
@@ -80,5 +98,19 @@ SUBJECTS = {
     ),
     "normalizers.straight_through": Subject(
         normalizers.straight_through, draw_noisy_scores, **NOISY, options={"temperature": [1.0, 0.5]}
+    ),
+    "normalizers.sinkhorn": Subject(
+        normalizers.sinkhorn,
+        draw_scores,
+        **ROWS,
+        **WEIGHTS,
+        mask="allowed",
+        shifted="s",
+        options={"steps": [2, 1]},
+        needed={"steps": 2},
+        factory=("s", "allowed"),
+    ),
+    "normalizers.softmax_over_queries": Subject(
+        normalizers.softmax_over_queries, draw_scores, **ROWS, **WEIGHTS, mask="allowed", shifted="s"
     ),
 }

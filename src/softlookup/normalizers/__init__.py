@@ -9,10 +9,15 @@ from softlookup.normalizers.sinks import (
     softmax_plus_one,
     softpick,
 )
+from softlookup.normalizers.sparse_simplex import entmax, entmax15, entmax_vjp, sparsemax, sparsemax_vjp
 from softlookup.normalizers.stick_breaking import stick_breaking, stick_remainder
+from softlookup.normalizers.transport import sinkhorn, softmax_over_queries
 
 __all__ = [
     "append_item",
+    "entmax",
+    "entmax15",
+    "entmax_vjp",
     "gumbel_noise",
     "gumbel_softmax",
     "relu",
@@ -21,8 +26,12 @@ __all__ = [
     "silu",
     "sink_softmax",
     "sink_softmax_vjp",
+    "sinkhorn",
+    "softmax_over_queries",
     "softmax_plus_one",
     "softpick",
+    "sparsemax",
+    "sparsemax_vjp",
     "squared_relu",
     "stick_breaking",
     "stick_remainder",
