@@ -26,6 +26,8 @@ myst_enable_extensions = ["amsmath", "attrs_inline", "colon_fence", "deflist", "
 myst_heading_anchors = 3
 nb_execution_mode = "inline"
 nb_output_stderr = "error"
+nb_code_prompt_show = "Show the code"
+nb_code_prompt_hide = "Hide the code"
 
 bibtex_bibfiles = ["references.bib"]
 bibtex_reference_style = "author_year"

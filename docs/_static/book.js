@@ -41,10 +41,12 @@
 
   // What scrolls sideways can be reached by keyboard.
   const reachable = () => {
-    for (const box of document.querySelectorAll("div.math, .table-wrapper, .pst-scrollable-table-container, pre")) {
-      box.toggleAttribute("tabindex", box.scrollWidth > box.clientWidth);
-      if (box.hasAttribute("tabindex")) box.tabIndex = 0;
-    }
+    const boxes = [...document.querySelectorAll("div.math, .table-wrapper, .pst-scrollable-table-container, pre")];
+    const wide = boxes.map((box) => box.scrollWidth > box.clientWidth);
+    boxes.forEach((box, i) => {
+      if (wide[i]) box.tabIndex = 0;
+      else box.removeAttribute("tabindex");
+    });
   };
   addEventListener("resize", reachable);
   addEventListener("load", reachable);

@@ -66,6 +66,9 @@ def test_with_an_address_there_are_previews(hosted):
 def test_with_an_address_there_is_a_map_of_all_pages(hosted):
     found = re.findall(r"<loc>(.*?)</loc>", (hosted / "sitemap.xml").read_text(encoding="utf-8"))
     assert found == [f"https://example.org/book/{name}.html" for name in ("index", "long", "short")]
+    assert (
+        (hosted / "robots.txt").read_text(encoding="utf-8").endswith("Sitemap: https://example.org/book/sitemap.xml\n")
+    )
 
 
 def test_the_page_for_wrong_addresses_starts_its_links_at_the_top(plain, hosted):

@@ -31,6 +31,7 @@ PARTS = (
     "around",
     "meta",
     "site",
+    "bundle",
     "progress",
 )
 

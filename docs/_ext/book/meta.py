@@ -40,7 +40,7 @@ def description(doctree: nodes.document | None) -> str:
 
 
 def write_map(app: Sphinx, exception: Exception | None) -> None:
-    """List the pages of a site whose address is known."""
+    """List the pages of a site whose address is known, and say to search engines where the list is."""
     base = app.config.html_baseurl
     if exception or app.builder.format != "html" or not base:
         return
@@ -48,6 +48,8 @@ def write_map(app: Sphinx, exception: Exception | None) -> None:
     urls = "".join(f"  <url><loc>{escape(page)}</loc></url>\n" for page in pages)
     head = '<?xml version="1.0" encoding="UTF-8"?>\n<urlset xmlns="http://www.sitemaps.org/schemas/sitemap/0.9">\n'
     (app.outdir / "sitemap.xml").write_text(f"{head}{urls}</urlset>\n", encoding="utf-8")
+    robots = f"User-agent: *\nAllow: /\nSitemap: {urljoin(base, 'sitemap.xml')}\n"
+    (app.outdir / "robots.txt").write_text(robots, encoding="utf-8")
 
 
 def setup(app: Sphinx) -> dict:

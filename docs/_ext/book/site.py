@@ -1,4 +1,4 @@
-"""The site around the pages: labels for screen readers, the report line, and nothing that a page does not use."""
+"""The site around the pages: labels for screen readers, and the line to report an error."""
 
 import re
 from urllib.parse import quote
@@ -17,20 +17,6 @@ REPAIRS = (
     ),
 )
 
-ICONS = {
-    "angle-left",
-    "angle-right",
-    "bars",
-    "chevron-down",
-    "circle-half-stroke",
-    "list",
-    "magnifying-glass",
-    "moon",
-    "sun",
-    "xmark",
-}
-ICON_RULE = re.compile(r'(?:\.fa-[\w-]+,?)+\{--fa:"[^"]*"(?:;[^}]*)?\}')
-
 
 def repair(app: Sphinx, exception: Exception | None) -> None:
     if exception or app.builder.format != "html":
@@ -41,17 +27,6 @@ def repair(app: Sphinx, exception: Exception | None) -> None:
             html = re.sub(pattern, new, html)
         if html != old:
             page.write_text(html, encoding="utf-8")
-
-
-def drop_icons(app: Sphinx, exception: Exception | None) -> None:
-    """The theme names two thousand icons; its pages show ten, and only they are in the font of the site."""
-    sheet = app.outdir / "_static" / "styles" / "pydata-sphinx-theme.css"
-    if exception or not sheet.is_file():
-        return
-    names = re.compile(r"\.fa-([\w-]+)")
-    css = sheet.read_text(encoding="utf-8")
-    css = ICON_RULE.sub(lambda rule: rule[0] if ICONS & set(names.findall(rule[0])) else "", css)
-    sheet.write_text(css, encoding="utf-8")
 
 
 def report_link(app: Sphinx, pagename: str, templatename: str, context: dict, doctree) -> None:
@@ -68,5 +43,4 @@ def report_link(app: Sphinx, pagename: str, templatename: str, context: dict, do
 def setup(app: Sphinx) -> dict:
     app.connect("html-page-context", report_link)
     app.connect("build-finished", repair)
-    app.connect("build-finished", drop_icons)
     return {"parallel_read_safe": True, "parallel_write_safe": True}
