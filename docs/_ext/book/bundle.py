@@ -54,8 +54,9 @@ def bundle(app: Sphinx, exception: Exception | None) -> None:
 
 
 def parts(files: Iterable) -> list[str]:
-    """The files of this site, of all that Sphinx, the theme and the extensions ask for."""
-    return [str(file.filename).removeprefix("_static/") for file in files if str(file.filename).startswith("_static/")]
+    """The files of this site, of all that Sphinx, the theme and the extensions ask for, in the order of a page."""
+    names = [str(file.filename) for file in sorted(files, key=lambda file: file.priority)]
+    return [name.removeprefix("_static/") for name in names if name.startswith("_static/")]
 
 
 def one_for_all(head: str, pattern: re.Pattern, names: set[str], tag: str) -> str:
