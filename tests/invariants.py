@@ -234,11 +234,16 @@ EXCEPTIONS = {
         "normalizers.softmax_over_queries",
         appending_leaves_earlier_rows_alone,
     ): "later queries compete for the same keys",
+    ("positions.longrope_frequencies", every_argument_changes_the_result): "it reads one of its two lists",
     ("normalizers.straight_through", every_argument_changes_the_result): "the temperature acts on the gradient alone",
     (
         "heads.talking_heads_attention",
         results_lie_in_the_hull_of_the_values,
     ): "mixed weights may be negative and need not sum to one",
+    (
+        "heads.differential_attention",
+        results_lie_in_the_hull_of_the_values,
+    ): "its weights may be negative, and sum to one minus lambda",
 }
 
 

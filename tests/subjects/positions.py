@@ -80,7 +80,53 @@ FAR = {
 }
 
 
+def draw_windows(rng, n, m, **weights):
+    return normal(rng, **weights) | {"q_coordinates": whole(rng, n, 2), "k_coordinates": whole(rng, m, 2)}
+
+
+WINDOWS = {
+    "keys": {"k_coordinates": -2},
+    "queries": {"q_coordinates": -2},
+    "keys_out": (-1,),
+    "queries_out": (-2,),
+    "options": {"window": [(3, 3), (4, 2)]},
+    "needed": {"window": (3, 3)},
+}
+
+
+def of_speeds(function, *lists, **options):
+    """Frequencies in, frequencies out; the options have to be given."""
+    needed = {name: values[0] for name, values in options.items()}
+    names = ("frequencies", *lists)
+    return Subject(
+        function,
+        lambda rng, n, m: {name: rng.uniform(0.2, 3, size=4) for name in names},
+        options=options,
+        needed=needed,
+    )
+
+
+def of_items(function, **options):
+    needed = {name: values[0] for name, values in options.items()}
+    return Subject(
+        function,
+        lambda rng, n, m: normal(rng, x=(n, 6)),
+        queries={"x": -2},
+        queries_out=(-2,),
+        options=options,
+        needed=needed,
+    )
+
+
 SUBJECTS = {
+    "positions.bucket_bias": Subject(
+        positions.bucket_bias,
+        lambda rng, n, m: normal(rng, table=(5, 3)) | {"buckets": np.asarray(rng.integers(5, size=(n, m)))},
+        {"buckets": -1},
+        {"buckets": -2},
+        (-1,),
+        (-2,),
+    ),
     "positions.clipped_distance": Subject(
         positions.clipped_distance,
         lambda rng, n, m: {"q_positions": rng.permutation(n) + rng.integers(4), "k_positions": rng.permutation(m)},
@@ -92,6 +138,19 @@ SUBJECTS = {
         whole=True,
     ),
     "positions.disentangled": of_relative(positions.disentangled, b=(4, 3)),
+    "positions.log_cpb": Subject(
+        positions.log_cpb, lambda rng, n, m: draw_windows(rng, n, m, w1=(2, 8), b1=(8,), w2=(8, 3)), **WINDOWS
+    ),
+    "positions.log_cpb_coordinates": Subject(
+        positions.log_cpb_coordinates,
+        lambda rng, n, m: normal(rng, offsets=(n, m, 2)),
+        {"offsets": -2},
+        {"offsets": -3},
+        (-2,),
+        (-3,),
+        options={"window": [(3, 3), (4, 2)]},
+        needed={"window": (3, 3)},
+    ),
     "positions.read_distances": Subject(
         positions.read_distances,
         lambda rng, n, m: draw_distances(rng, n, m, x=(n, 4)),
@@ -113,6 +172,18 @@ SUBJECTS = {
         queries_out=(-2,),
         options={"keys": [5, 8]},
         needed={"keys": 5},
+    ),
+    "positions.swin_index": Subject(positions.swin_index, draw_windows, **WINDOWS, whole=True),
+    "positions.t5_bucket": Subject(
+        positions.t5_bucket,
+        draw_far,
+        {"k_positions": -1},
+        {"q_positions": -1},
+        (-1,),
+        (-2,),
+        options={"buckets": [8, 12], "max_distance": [5, 7], "bidirectional": [True, False]},
+        needed={"buckets": 8, "max_distance": 5},
+        whole=True,
     ),
     "positions.transformer_xl": of_relative(positions.transformer_xl, u=(3,), v=(3,)),
     "positions.learned_positions": Subject(
@@ -186,5 +257,39 @@ SUBJECTS = {
         queries_out=(-2,),
         options={"sections": [(2, 1), (1, 2)], "alternating": [False, True]},
         needed={"sections": (2, 1)},
+    ),
+    "positions.interpolated_frequencies": of_speeds(positions.interpolated_frequencies, factor=[4.0, 2.0]),
+    "positions.ntk_frequencies": of_speeds(positions.ntk_frequencies, factor=[4.0, 2.0]),
+    "positions.dynamic_ntk_frequencies": of_speeds(
+        positions.dynamic_ntk_frequencies, factor=[4.0, 2.0], length=[150.0, 300.0], trained=[100.0, 120.0]
+    ),
+    "positions.by_parts_frequencies": of_speeds(
+        positions.by_parts_frequencies, factor=[4.0, 2.0], trained=[8.0, 16.0], low=[1.0, 0.5], high=[4.0, 2.0]
+    ),
+    "positions.longrope_frequencies": of_speeds(
+        positions.longrope_frequencies, "short", "long", length=[50.0, 200.0], trained=[100.0, 20.0]
+    ),
+    "positions.yarn_frequencies": Subject(
+        positions.yarn_frequencies,
+        lambda rng, n, m: {"base": np.asarray(rng.uniform(50, 500))},
+        options={
+            "width": [16, 32],
+            "factor": [4.0, 2.0],
+            "trained": [200.0, 400.0],
+            "fast": [16.0, 8.0],
+            "slow": [1.0, 2.0],
+            "rounded": [True, False],
+        },
+        needed={"width": 16, "factor": 4.0, "trained": 200.0},
+    ),
+    "positions.yarn_stretch": of_items(positions.yarn_stretch, factor=[4.0, 2.0]),
+    "positions.longrope_stretch": of_items(positions.longrope_stretch, factor=[4.0, 2.0], trained=[100.0, 200.0]),
+    "positions.xpos_stretch": Subject(
+        positions.xpos_stretch,
+        lambda rng, n, m: normal(rng, x=(4, n, 6)) | {"positions": whole(rng, 1, n)},
+        queries={"x": -2, "positions": -1},
+        queries_out=(-2,),
+        options={"pairing": ["half", "interleaved"], "span": [64.0, 32.0], "offset": [0.4, 0.2]},
+        needed={"pairing": "half"},
     ),
 }

@@ -6,6 +6,7 @@ from softlookup.positions.absolute import (
     sinusoidal,
     sinusoidal_shift,
 )
+from softlookup.positions.buckets import bucket_bias, log_cpb, log_cpb_coordinates, swin_index, t5_bucket
 from softlookup.positions.distance_bias import (
     alibi,
     alibi_slopes,
@@ -34,19 +35,39 @@ from softlookup.positions.rotary import (
     rotate_pairs,
     section_angles,
 )
+from softlookup.positions.rotary_scaling import (
+    by_parts_frequencies,
+    dynamic_ntk_frequencies,
+    interpolated_frequencies,
+    longrope_frequencies,
+    longrope_stretch,
+    ntk_frequencies,
+    xpos_stretch,
+    yarn_frequencies,
+    yarn_stretch,
+)
 
 __all__ = [
     "alibi",
     "alibi_slopes",
+    "bucket_bias",
+    "by_parts_frequencies",
     "change_pairing",
     "clipped_distance",
     "disentangled",
+    "dynamic_ntk_frequencies",
     "fire",
     "forgetting",
     "forgetting_by_totals",
+    "interpolated_frequencies",
     "kerple_log",
     "kerple_power",
     "learned_positions",
+    "log_cpb",
+    "log_cpb_coordinates",
+    "longrope_frequencies",
+    "longrope_stretch",
+    "ntk_frequencies",
     "padded_positions",
     "proportional_frequencies",
     "read_distances",
@@ -61,5 +82,10 @@ __all__ = [
     "sinusoidal",
     "sinusoidal_shift",
     "skew",
+    "swin_index",
+    "t5_bucket",
     "transformer_xl",
+    "xpos_stretch",
+    "yarn_frequencies",
+    "yarn_stretch",
 ]

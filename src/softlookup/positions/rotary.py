@@ -140,8 +140,8 @@ def rotary(x: Array, positions: Array, frequencies: Array, /, *, pairing: str) -
         rotary, partial RoPE, rotate_half, GPT-J rotary, GPT-NeoX rotary
 
     Angles are computed in the common dtype of `positions` and `frequencies`, where integers count as the library's
-    default float, at least in float32; only then are cosine and sine cast to the dtype of `x`. In float32 an angle near p is known to about p times 6e-8: give frequencies in
-    float64 where positions are large.
+    default float, at least in float32; only then are cosine and sine cast to the dtype of `x`. In float32 an angle near
+    p is known to about p times 6e-8: give frequencies in float64 where positions are large.
 
     References
     ----------
