@@ -637,6 +637,46 @@ def transformers_swin():
     return arrays
 
 
+@case("transformers", "torch")
+def transformers_qwen3_next_gate():
+    """The gated attention of Qwen3-Next, with no turning of positions and a causal mask."""
+    import torch
+    from transformers import Qwen3NextConfig
+    from transformers.models.qwen3_next.modeling_qwen3_next import Qwen3NextAttention
+
+    rng = np.random.default_rng(23)
+    config = Qwen3NextConfig(hidden_size=8, num_attention_heads=4, num_key_value_heads=2, head_dim=2)
+    config._attn_implementation = "eager"
+    layer = Qwen3NextAttention(config, layer_idx=0).double().eval()
+    weights = {name: 0.6 * rng.normal(size=tuple(w.shape)) for name, w in layer.state_dict().items()}
+    layer.load_state_dict({name: torch.tensor(w) for name, w in weights.items()})
+    x, blocked = rng.normal(size=(2, 5, 8)), np.where(np.tri(5, dtype=bool), 0.0, -np.inf)
+    still = torch.ones(1, 5, 2, dtype=torch.float64), torch.zeros(1, 5, 2, dtype=torch.float64)
+    out, _ = layer(torch.tensor(x), still, torch.tensor(blocked)[None, None])
+    return {"x": x, "out": out.detach().numpy(), "epsilon": np.array(config.rms_norm_eps), **weights}
+
+
+@case("transformers", "torch")
+def transformers_jetmoe():
+    """The attention of JetMoE: two of three experts for each token; no turning of positions, a causal mask."""
+    import torch
+    from transformers import JetMoeConfig
+    from transformers.models.jetmoe.modeling_jetmoe import JetMoeAttention
+
+    rng = np.random.default_rng(24)
+    config = JetMoeConfig(
+        hidden_size=6, num_key_value_heads=2, kv_channels=3, num_local_experts=3, num_experts_per_tok=2
+    )
+    config._attn_implementation = "eager"
+    layer = JetMoeAttention(config, layer_idx=0).double().eval()
+    weights = {name: 0.6 * rng.normal(size=tuple(w.shape)) for name, w in layer.state_dict().items()}
+    layer.load_state_dict({name: torch.tensor(w) for name, w in weights.items()})
+    x, blocked = rng.normal(size=(2, 5, 6)), np.where(np.tri(5, dtype=bool), 0.0, -np.inf)
+    still = torch.ones(1, 5, 3, dtype=torch.float64), torch.zeros(1, 5, 3, dtype=torch.float64)
+    out, _, logits = layer(torch.tensor(x), torch.tensor(blocked)[None, None], still)
+    return {"x": x, "out": out.detach().numpy(), "logits": logits.detach().numpy(), **weights}
+
+
 def source(name):
     """The code of a case as it is kept in its file."""
     return inspect.getsource(CASES[name][0])
