@@ -228,6 +228,10 @@ class TestTalkingHeadsAttention:
             talking_heads_weights(q, k[0, 0, :], before, after)
         with pytest.raises(ValueError, match=r"mix_weights.*\(4,\)"):
             talking_heads_attention(q, k, v, before, after[:, 0])
+        with pytest.raises(ValueError, match=r"mix_scores.*\(3,\)"):
+            talking_heads_attention(q, k, v, before[:, 0], after)
+        with pytest.raises(ValueError, match=r"leading axes do not broadcast: q has \(2,\), k has \(3,\), mix_scores"):
+            talking_heads_weights(xp.asarray(np.ones((2, 3, 4, 3))), xp.asarray(np.ones((3, 3, 5, 3))), before, after)
         with pytest.raises(ValueError, match=r"mask.*\(3, 4, 5\).*\(4, 4, 5\)"):
             talking_heads_attention(q, k, v, before, after, mask=xp.asarray(np.ones((3, 4, 5)), "bool"))
         with pytest.raises(ValueError, match=r"bias.*\(3, 4, 5\)"):

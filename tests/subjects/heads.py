@@ -66,7 +66,48 @@ DIFFERENTIAL = {
 }
 
 
+def draw_experts(rng, n, m):
+    shapes = {"q": (3, 2, n, 3), "k": (2, m, 3), "v": (2, m, 2), "w_o": (3, 2, 2, 4), "logits": (n, 3)}
+    return normal(rng, **shapes) | {"mask": readable(rng, n, m)[None]}
+
+
 SUBJECTS = {
+    "heads.output_gate": Subject(
+        heads.output_gate,
+        lambda rng, n, m: normal(rng, out=(2, n, 3), logits=(2, n, 3)),
+        queries={"out": -2, "logits": -2},
+        queries_out=(-2,),
+    ),
+    "heads.head_gate": Subject(
+        heads.head_gate,
+        lambda rng, n, m: normal(rng, out=(2, n, 3), logits=(2, n)),
+        queries={"out": -2, "logits": -1},
+        queries_out=(-2,),
+    ),
+    "heads.value_residual": Subject(
+        heads.value_residual,
+        lambda rng, n, m: normal(rng, v=(2, n, 3), first=(2, n, 3), mix=(2, n, 1)),
+        queries={"v": -2, "first": -2, "mix": -2},
+        queries_out=(-2,),
+    ),
+    "heads.top_gates": Subject(
+        heads.top_gates,
+        lambda rng, n, m: normal(rng, logits=(n, 4)),
+        queries={"logits": -2},
+        queries_out=(-2,),
+        options={"kept": [2, 3]},
+        needed={"kept": 2},
+    ),
+    "heads.mixture_of_heads": Subject(
+        heads.mixture_of_heads,
+        draw_experts,
+        keys=PAIR["keys"],
+        queries=PAIR["queries"] | {"logits": -2},
+        queries_out=(-2,),
+        mask="mask",
+        options={"kept": [2, 3]},
+        needed={"kept": 2},
+    ),
     "heads.differential_attention": Subject(
         heads.differential_attention,
         lambda rng, n, m: draw_differential(rng, n, m) | normal(rng, v=(2, m, 2)),

@@ -6,6 +6,7 @@ from softlookup.heads.differential import (
     differential_norm,
     differential_weights,
 )
+from softlookup.heads.gates import head_gate, mixture_of_heads, output_gate, top_gates, value_residual
 from softlookup.heads.grouped_query import cache_bytes, grouped_query_attention, pool_heads, repeat_heads
 from softlookup.heads.latent import (
     absorb_queries,
@@ -30,11 +31,14 @@ __all__ = [
     "differential_weights",
     "expand_latent",
     "grouped_query_attention",
+    "head_gate",
     "latent_attention",
     "latent_heads",
     "merge_heads",
     "mix_heads",
+    "mixture_of_heads",
     "multi_head_attention",
+    "output_gate",
     "pool_heads",
     "repeat_heads",
     "reused_values",
@@ -44,4 +48,6 @@ __all__ = [
     "talking_heads_weights",
     "tensor_product_heads",
     "tied_heads",
+    "top_gates",
+    "value_residual",
 ]
