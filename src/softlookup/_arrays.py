@@ -92,8 +92,8 @@ def unit(xp: Any, x: Array) -> Array:
 
 def table_rows(xp: Any, name: str, table: Array, index: Array) -> Array:
     """Return the rows ``table (..., r, d)`` at ``index (..., n)`` as ``(..., n, d)``; NaN where it has no such row."""
-    if table.ndim < 2 or table.shape[-2] == 0:
-        raise ValueError(f"{name} has shape {tuple(table.shape)}; it needs the axes (..., r, d) with at least one row")
+    if table.shape[-2] == 0:
+        raise ValueError(f"{name} has nothing to look up; it must not be empty")
     index, axes = index[..., None], max(table.ndim, index.ndim + 1)
     table, index = (x[(None,) * (axes - x.ndim) + (...,)] for x in (table, index))
     rows = xp.take_along_axis(table, xp.clip(index, 0, table.shape[-2] - 1), axis=-2)

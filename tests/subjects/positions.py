@@ -181,7 +181,7 @@ SUBJECTS = {
         {"q_positions": -1},
         (-1,),
         (-2,),
-        options={"buckets": [8, 12], "max_distance": [5, 7], "bidirectional": [True, False]},
+        options={"buckets": [8, 12], "max_distance": [5, 90], "bidirectional": [True, False]},
         needed={"buckets": 8, "max_distance": 5},
         whole=True,
     ),
