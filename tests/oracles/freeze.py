@@ -677,6 +677,124 @@ def transformers_jetmoe():
     return {"x": x, "out": out.detach().numpy(), "logits": logits.detach().numpy(), **weights}
 
 
+@case("transformers", "torch")
+def transformers_gemma_sharing():
+    """Whose keys and values each layer of Gemma 3n reads: the last layer of its kind that stores them for others."""
+    from transformers.models.gemma3n.configuration_gemma3n import Gemma3nTextConfig
+
+    names, rng, arrays = ("sliding_attention", "full_attention"), np.random.default_rng(21), {}
+    settings = [(np.tile([0, 0, 0, 0, 1], 7), 15), (np.tile([0, 1], 4), 3), (np.array([1, 0, 0, 1, 0, 0, 1]), 2)]
+    settings += [(np.concatenate([[0, 1], rng.integers(0, 2, size=7)]), shared) for shared in (0, 1, 4, 7)]
+    for i, (kinds, shared) in enumerate(settings):
+        types = [names[kind] for kind in kinds]
+        modes = Gemma3nTextConfig(
+            num_hidden_layers=len(kinds), layer_types=types, num_kv_shared_layers=shared, intermediate_size=8
+        ).kv_sharing_modes
+        stored = {kind: layer for layer, (kind, mode) in enumerate(zip(types, modes, strict=True)) if mode == "store"}
+        arrays[f"kinds {i}"], arrays[f"shared {i}"] = kinds, np.array(shared)
+        arrays[f"producers {i}"] = np.array(
+            [
+                stored[kind] if mode == "reuse" else layer
+                for layer, (kind, mode) in enumerate(zip(types, modes, strict=True))
+            ]
+        )
+    return arrays
+
+
+@case("transformers", "torch")
+def transformers_deepseek_v4():
+    """Attention of DeepSeek-V4 with a window alone: one array is key and value, and its rotation is turned back."""
+    import torch
+    from transformers import AttentionInterface
+    from transformers.models.deepseek_v4 import modeling_deepseek_v4 as model
+    from transformers.models.deepseek_v4.configuration_deepseek_v4 import DeepseekV4Config
+
+    kept = {}
+
+    def eager(module, q, k, v, mask, **options):
+        assert k is v
+        kept.update(q=q, k=k, sinks=options["s_aux"])
+        return model.eager_attention_forward(module, q, k, v, mask, **options)
+
+    AttentionInterface.register("kept", eager)
+    sizes = {"head_dim": 6, "q_lora_rank": 5, "o_groups": 1, "o_lora_rank": 4, "sliding_window": 3}
+    config = DeepseekV4Config(
+        hidden_size=7, num_attention_heads=2, num_hidden_layers=1, layer_types=["sliding_attention"], **sizes
+    )
+    config._attn_implementation = "kept"
+    rng, width = np.random.default_rng(22), 4
+    module = model.DeepseekV4Attention(config, layer_idx=0).double().requires_grad_(False).eval()
+    for parameter in module.parameters():
+        parameter[:] = torch.tensor(rng.normal(size=parameter.shape))
+    module.o_a_proj.register_forward_hook(lambda _, given, out: kept.update(out=given[0]))
+    positions = np.arange(5)
+    allow = (positions <= positions[:, None]) & (positions > positions[:, None] - 3)
+    angles = torch.tensor(positions[:, None] * 100.0 ** -np.arange(0, 1, 2 / width))[None]
+    turns = {"main": (torch.cos(angles), torch.sin(angles))}
+    blocked = torch.tensor(np.where(allow, 0.0, np.finfo(np.float64).min))[None, None]
+    module(torch.tensor(rng.normal(size=(1, 5, 7))), turns, torch.tensor(positions)[None], blocked)
+    arrays = {name: kept[name].numpy() for name in ("q", "k", "sinks", "out")}
+    return arrays | {"allow": allow, "angles": angles.numpy()}
+
+
+@case("transformers", "torch")
+def transformers_gemma2_softcap():
+    """Attention with a cap on the scores and grouped heads under a causal mask, as Gemma 2 computes it."""
+    import types
+
+    import torch
+    from transformers.models.gemma2.modeling_gemma2 import eager_attention_forward
+
+    rng = np.random.default_rng(8)
+    q, k, v = (rng.normal(size=(2, heads, 5, 3)) for heads in (4, 2, 2))
+    cap, scale, allow = 0.7, 1.5, np.tri(5, dtype=bool)
+    module = types.SimpleNamespace(num_key_value_groups=2, training=False)
+    blocked = torch.tensor(np.where(allow, 0.0, np.finfo(np.float64).min))[None, None]
+    out, _ = eager_attention_forward(module, *map(torch.tensor, (q, k, v)), blocked, scaling=scale, softcap=cap)
+    numbers = {"cap": np.array(cap), "scale": np.array(scale), "allow": allow}
+    return {"q": q, "k": k, "v": v, "out": out.transpose(1, 2).numpy()} | numbers
+
+
+@case("transformers", "torch")
+def transformers_qk_norms():
+    """The norms of queries and keys of Qwen3 and Gemma 3 for each head, and of OLMo2 before heads are split."""
+    import torch
+    from transformers.models.gemma3.modeling_gemma3 import Gemma3RMSNorm
+    from transformers.models.olmo2.modeling_olmo2 import Olmo2RMSNorm
+    from transformers.models.qwen3.modeling_qwen3 import Qwen3RMSNorm
+
+    rng = np.random.default_rng(9)
+    arrays = {"epsilon": np.array(0.01)}
+    for name, norm, shape in (
+        ("qwen3", Qwen3RMSNorm, (2, 5, 4)),
+        ("gemma3", Gemma3RMSNorm, (2, 5, 4)),
+        ("olmo2", Olmo2RMSNorm, (5, 12)),
+    ):
+        x, weight = rng.normal(size=shape), rng.normal(size=shape[-1])
+        module = norm(shape[-1], eps=0.01).double().requires_grad_(False)
+        module.weight[:] = torch.tensor(weight)
+        arrays |= {f"{name}_x": x, f"{name}_weight": weight, f"{name}_out": module(torch.tensor(x)).numpy()}
+    return arrays
+
+
+@case("transformers", "torch")
+def transformers_masks():
+    """Who may read whom among three queries behind two cached ones: causal, windows of three, chunks of three."""
+    import torch
+    from transformers import masking_utils as masks
+
+    q, k = torch.arange(3)[:, None], torch.arange(6)
+    zero = torch.tensor(0)
+    mods = {
+        "causal": masks.causal_mask_function,
+        "window": masks.sliding_window_causal_mask_function(3),
+        "both_sides": masks.sliding_window_bidirectional_mask_function(3),
+        "chunked": masks.chunked_causal_mask_function(3, torch.zeros(1, dtype=torch.int64)),
+    }
+    shifted = {name: masks.add_offsets_to_mask_function(mod, 2, 0) for name, mod in mods.items()}
+    return {name: mod(zero, zero, q, k).expand(3, 6).numpy() for name, mod in shifted.items()}
+
+
 def source(name):
     """The code of a case as it is kept in its file."""
     return inspect.getsource(CASES[name][0])

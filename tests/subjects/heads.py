@@ -3,7 +3,7 @@
 import numpy as np
 
 from softlookup import heads
-from softlookup.lookup import attention, hardmax, log_sum_exp, scaled_dot, softmax
+from softlookup.lookup import attention, attention_scores, hardmax, log_sum_exp, scaled_dot, softmax
 from subjects.base import PAIR, WEIGHTS, Subject, draw_attention, normal, readable, without
 
 
@@ -70,6 +70,32 @@ def draw_experts(rng, n, m):
     shapes = {"q": (3, 2, n, 3), "k": (2, m, 3), "v": (2, m, 2), "w_o": (3, 2, 2, 4), "logits": (n, 3)}
     return normal(rng, **shapes) | {"mask": readable(rng, n, m)[None]}
 
+
+def plus_lookup(x, k, v):
+    return x + attention(x[..., :3], k, v)
+
+
+def minus_lookup(x, k, v):
+    return x - attention(x[..., :3], k, v)
+
+
+def as_it_is(x):
+    return x[..., :3], x
+
+
+def doubled(x):
+    return 2 * x[..., :3], 2 * x
+
+
+def draw_layers(name):
+    return lambda rng, n, m: {name: np.asarray(rng.integers(0, 3, size=6))}
+
+
+SHARED_LAYERS = {
+    "reads": [[plus_lookup] * 3, [plus_lookup, minus_lookup, plus_lookup]],
+    "projections": [{0: as_it_is, 1: as_it_is}, {0: as_it_is, 1: doubled}],
+    "producers": [[0, 1, 0], [0, 1, 1]],
+}
 
 SUBJECTS = {
     "heads.output_gate": Subject(
@@ -241,5 +267,39 @@ SUBJECTS = {
         queries_out=(-1,),
         options={"heads": [1, 2], "d": [3, 4], "e": [None, 0], "layers": [1, 2], "size": [2.0, 0.5]},
         needed={"heads": 1, "d": 3},
+    ),
+    "heads.share_layers": Subject(
+        heads.share_layers,
+        lambda rng, n, m: normal(rng, x=(n, 5)),
+        queries={"x": -2},
+        queries_out=(-2,),
+        options=SHARED_LAYERS,
+        needed={name: values[0] for name, values in SHARED_LAYERS.items()},
+    ),
+    "heads.adjacent_producers": Subject(
+        heads.adjacent_producers,
+        draw_layers("layers"),
+        options={"group": [2, 3]},
+        needed={"group": 2},
+        whole=True,
+    ),
+    "heads.decoder_producers": Subject(
+        heads.decoder_producers, draw_layers("layers"), options={"own": [1, 2]}, needed={"own": 1}, whole=True
+    ),
+    "heads.last_producers": Subject(
+        heads.last_producers, draw_layers("kinds"), options={"shared": [2, 4]}, needed={"shared": 3}, whole=True
+    ),
+    "heads.tied_attention": Subject(
+        heads.tied_attention,
+        lambda rng, n, m: normal(rng, q=(4, n, 3), k=(2, m, 3)) | {"mask": readable(rng, n, m)[None]},
+        **PAIR,
+        queries_out=(-2,),
+        mask="mask",
+        options={
+            "score": [scaled_dot(), scaled_dot(scale=2.0)],
+            "normalize": [softmax, hardmax],
+            "turn_back": [None, lambda out: -out],
+        },
+        log_total=lambda q, k, mask, **_: log_sum_exp(attention_scores(q, k), mask),
     ),
 }
