@@ -187,8 +187,8 @@ def learned_positions(x: Array, table: Array, positions: Array, /) -> Array:
     Promises : prefix stable
     Equals : ``x + sinusoidal(positions)`` when the table holds these encodings.
     Year : 2017
-    Source : Gehring et al., 2017, Convolutional Sequence to Sequence Learning, arXiv 1705.03122, abstract; cited for
-        learned positions by Vaswani et al., 2017, section 3.5.
+    Source : Gehring et al., 2017, Convolutional Sequence to Sequence Learning, arXiv 1705.03122, as cited by Vaswani et
+        al., 2017, section 3.5.
     Other names : learned positional embedding, learned absolute position embedding, wpe, position embedding table,
         nn.Embedding of positions
 

@@ -179,11 +179,13 @@ def shaw_values(w: Array, a: Array, index: Array, /) -> Array:
     Changes : the output says not only what was read, but from how far.
     Cost : O(n m e) time and memory.
     Empty row : zeros.
-    Promises : prefix stable
+    Promises : none
     Equals : zero when the table is zero; ``weighted_average`` of the table by the weight that each distance gets.
     Year : 2018
     Source : Shaw, Uszkoreit and Vaswani, 2018, Self-Attention with Relative Position Representations, arXiv 1803.02155.
     Other names : relative position values, relative value embeddings
+
+    Later keys leave a row alone as far as its weights do, as under a causal mask.
 
     References
     ----------
