@@ -134,7 +134,7 @@ def entmax15(s: Array, allowed: Array | None = None, /) -> Array:
     xp, dtype, (s,) = promote(s=s)
     support, lead, items = _support(xp, _below_best(xp, s, allowed) / 2.0, 2)
     total = xp.sum(lead, axis=-1, keepdims=True)
-    rest = xp.maximum(1.0 - xp.sum(lead**2, axis=-1, keepdims=True), 0.0)
+    rest = 1.0 - xp.sum(lead**2, axis=-1, keepdims=True)
     lift = rest / (total + xp.sqrt(total**2 + items * rest))  # the root of sum (lead + lift)^2 = 1
     return cast(xp, xp.where(support, (lead + lift) ** 2, 0.0), dtype)
 
