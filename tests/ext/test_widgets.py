@@ -20,6 +20,7 @@ from softlookup.lookup import (
     softmax,
     weighted_average,
 )
+from softlookup.positions import rotary
 
 quickjs = pytest.importorskip("quickjs", reason="quickjs-ng has no wheel for this platform")
 NAMES = sorted({path.stem for path in widgets.FOLDER.glob("*.js")} - {"arithmetic", "base"})
@@ -80,6 +81,10 @@ def test_arithmetic(js, seed):
     same("entropy", [w], entropy(w))
     same("kernelWeights", [q, keys, width], kernel_weights(*at, bandwidth=width)[0])
     same("kernelRegression", [q, keys, v, width], kernel_regression(*at, v[:, None], bandwidth=width)[0, 0])
+    arrow, angle = rng.normal(size=2), float(rng.normal(scale=8.0))
+    turned = rotary(arrow[None], np.array([1]), np.array([angle]), pairing="half")[0]
+    same("rotate", [arrow, angle], turned)
+    same("dot", [s, v], s @ v)
     if allowed.any():
         same("effectiveItems", [w], effective_items(w))
 

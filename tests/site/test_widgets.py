@@ -9,6 +9,7 @@ from site_pages import SITE
 from test_browser import SIDEWAYS, THEME, VIOLATIONS
 
 from softlookup.lookup import effective_items, entropy, kernel_regression, kernel_weights, softmax, weighted_average
+from softlookup.positions import rotary
 
 pytestmark = pytest.mark.browser
 
@@ -21,6 +22,7 @@ WIDGETS = {
     "budget": ("lookup/weighted_average.html", ["25.00", "1.00", "1.00", "6.00", "18.00"]),
     "sentence": ("lookup/attention.html", ["cat 0.316", "1.00", "0.000", "2.64 bits", "6.2 of 7"]),
     "softmax": ("lookup/softmax.html", ["1.00", "1.295 bits", "2.45 of 3", "0.000"]),
+    "rotary": ("positions/rotary.html", ["−2", "60°", "0.500"]),
 }
 each_widget = pytest.mark.parametrize("name", WIDGETS)
 
@@ -164,7 +166,7 @@ def test_motion_is_reduced_on_request(name, opened):
     inside = still.locator(".stage")
     assert not inside.evaluate(moving)
     _, lively = opened(name, reduced_motion="no-preference")
-    assert lively.locator(".stage").evaluate(moving) == (name != "kernel-regression")
+    assert lively.locator(".stage").evaluate(moving) == (name not in ("kernel-regression", "rotary"))
 
 
 def test_the_query_is_dragged_and_moved_by_keys(opened):
@@ -293,6 +295,44 @@ def test_the_scores_are_dragged_and_a_constant_changes_nothing(opened):
     np.testing.assert_allclose(moved, s + 1.5, atol=1e-9)
     assert shown() == before
     holds(widget, effect_of_c=0.0)
+
+
+def test_the_hands_turn_and_only_the_distance_counts(opened):
+    page, widget = opened("rotary")
+    given = data(widget)
+    hands = widget.get_by_role("slider", name="Position of the")
+    query, key = hands.all()
+
+    def at():
+        return [float(hand.get_attribute("aria-valuenow")) for hand in (query, key)]
+
+    def score(angle):
+        turned = [
+            rotary(given[name][None], np.array([int(place)]), np.array([angle]), pairing="interleaved")[0]
+            for name, place in zip("qk", at(), strict=True)
+        ]
+        return turned[0] @ turned[1]
+
+    assert at() == [3, 1]
+    holds(widget, score=score(given["angle"]))
+    widget.get_by_role("button", name="Move both one step").click()
+    assert at() == [4, 2]
+    holds(widget, score=0.5)
+    query.press("ArrowUp")
+    key.press("PageDown")
+    assert at() == [5, -8]
+    holds(widget, score=score(given["angle"]))
+    widget.get_by_role("slider", name="Degrees a step").fill("45")
+    holds(widget, score=score(np.pi / 4))
+    drag(page, query, 40, 100)
+    assert at()[0] != 5
+    holds(widget, score=score(np.pi / 4))
+    query.press("End")
+    widget.get_by_role("button", name="Move both one step").click()
+    assert at()[0] == 0
+    widget.get_by_role("button", name="Start again").click()
+    assert at() == [3, 1]
+    assert page.errors == []
 
 
 def test_what_changed_is_said_once_after_the_reader_stops(opened):

@@ -1,4 +1,4 @@
-// The arithmetic of the widgets: functions of numbers and arrays, compared with softlookup.lookup by a test.
+// The arithmetic of the widgets: functions of numbers and arrays, compared with softlookup by a test.
 
 export const sum = (a) => a.reduce((total, x) => total + x, 0);
 
@@ -8,6 +8,14 @@ export const softmax = (s, allowed = s.map(() => true), temperature = 1) => {
   const total = sum(e);
   return e.map((x) => (total ? x / total : 0));
 };
+
+export const dot = (a, b) => sum(a.map((x, i) => x * b[i]));
+
+// Turn an arrow in the plane counterclockwise.
+export const rotate = ([a, b], angle) => [
+  a * Math.cos(angle) - b * Math.sin(angle),
+  a * Math.sin(angle) + b * Math.cos(angle),
+];
 
 export const weightedAverage = (w, v) => sum(w.map((x, j) => (x ? x * v[j] : 0)));
 
