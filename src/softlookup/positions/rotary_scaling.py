@@ -601,9 +601,8 @@ def xpos_stretch(x: Array, positions: Array, /, *, pairing: str, span: float = 5
     span, offset = positive("span", span), positive("offset", offset)
     if pairing not in ("interleaved", "half"):
         raise ValueError(f'pairing is {pairing!r}; it must be "interleaved" or "half"')
-    xp, dtype, (x,) = promote(x=x)
-    library(x=x, positions=positions)
-    _, _, (positions,) = promote(positions=positions)
+    xp, dtype, _ = promote(x=x)
+    _, _, (x, positions) = promote(x=x, positions=positions)
     check_axes("n d", x=x)
     check_axes("n", positions=positions)
     check_broadcast("positions", positions, x.shape[:-1])
@@ -614,7 +613,7 @@ def xpos_stretch(x: Array, positions: Array, /, *, pairing: str, span: float = 5
     logs = [math.log(z) / span for z in zeta]
     logs = [w for w in logs for _ in range(2)] if pairing == "interleaved" else logs * 2
     powers = positions[..., None] * xp.asarray(logs, dtype=positions.dtype, device=device(x))
-    return cast(xp, x * cast(xp, xp.exp(powers), x.dtype), dtype)
+    return cast(xp, x * xp.exp(powers), dtype)
 
 
 def _prepared(frequencies: Array) -> tuple[Any, int, Any, Array]:
