@@ -53,8 +53,14 @@ class TestSinusoidal:
         fixture = frozen("transformers_sinusoids")
         p = np.arange(20)
         ours = sinusoidal(p, width=width, layout="concatenated")
-        notes = {"function": "positions.sinusoidal", "version": fixture.version, "dtype": "float32"}
-        agree(ours, fixture[f"marian{width}"], stranger="transformers, sinusoids of Marian", **notes)
+        notes = {"version": fixture.version, "dtype": "float32"}
+        agree(
+            ours,
+            fixture[f"marian{width}"],
+            function="positions.sinusoidal",
+            stranger="transformers, sinusoids of Marian",
+            **notes,
+        )
         even = width - width % 2
         ours = sinusoidal(p, width=even, layout="concatenated", base=1e4 ** (even / (even - 2)))
         if width % 2:
@@ -62,6 +68,7 @@ class TestSinusoidal:
         agree(
             ours,
             fixture[f"fsmt{width}"],
+            function="positions.sinusoidal",
             stranger="transformers, sinusoids of FSMT",
             clash="other frequencies, so another base; an odd width ends in a column of zeros",
             **notes,
@@ -196,9 +203,15 @@ class TestLearnedPositions:
         rng = np.random.default_rng(2)
         x, table, p = rng.normal(size=(2, 5, 3)), rng.normal(size=(7, 3)), rng.integers(0, 7, size=(2, 5))
         theirs = torch.tensor(x) + torch.nn.functional.embedding(torch.tensor(p), torch.tensor(table))
-        version = f"torch {torch.__version__.partition('+')[0]}"
-        notes = {"function": "positions.learned_positions", "version": version, "dtype": "float64"}
-        agree(learned_positions(x, table, p), theirs, stranger="torch embedding", exact=True, **notes)
+        agree(
+            learned_positions(x, table, p),
+            theirs,
+            function="positions.learned_positions",
+            stranger="torch embedding",
+            version=f"torch {torch.__version__.partition('+')[0]}",
+            dtype="float64",
+            exact=True,
+        )
 
     def test_agrees_with_opt_with_its_offset(self, agree):
         fixture = frozen("transformers_learned_positions")

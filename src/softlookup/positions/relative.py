@@ -199,7 +199,7 @@ def shaw_values(w: Array, a: Array, index: Array, /) -> Array:
     array([[25.],
            [20.]])
     """
-    library(w=w, a=a, index=index)
+    library(w=w, index=index)
     xp, dtype, (w, a) = promote(w=w, a=a)
     check_axes("n m", w=w)
     _, (index,) = integers(index=index)
