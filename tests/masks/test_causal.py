@@ -8,6 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from invariants import held
 from masks.pairs import BIG, loop, places, random_items, refuses_bad_pairs, version
+from oracles.freeze import frozen
 from oracles.onnx_cases import attention_arguments, given_mask, node_cases, onnx
 from subjects import SUBJECTS
 
@@ -149,6 +150,18 @@ class TestCausal:
                 exact=True,
                 clash="counts queries from the first key, whatever the lengths",
             )
+
+    def test_agrees_with_transformers(self, agree):
+        fixture = frozen("transformers_masks")
+        agree(
+            causal(np.arange(2, 5), np.arange(6)),
+            fixture["causal"],
+            function="masks.causal",
+            stranger="transformers, causal mask function with an offset",
+            version=fixture.version,
+            dtype="float64",
+            exact=True,
+        )
 
     def test_agrees_with_jax(self, jax, agree):
         for n, m in ((3, 5), (5, 3)):

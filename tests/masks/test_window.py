@@ -6,6 +6,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from invariants import held
 from masks.pairs import loop, places, random_items, refuses_bad_pairs, version
+from oracles.freeze import frozen
 from oracles.onnx_cases import attention_arguments, given_mask, node_cases, onnx
 from subjects import SUBJECTS
 
@@ -259,6 +260,29 @@ def test_agrees_with_the_flexible_mask_of_torch(torch, agree, name):
         version=version(torch),
         dtype="float64",
         exact=True,
+    )
+
+
+@pytest.mark.parametrize(
+    ("kept", "ours", "clash"),
+    [
+        ("window", lambda i, j: sliding_window(i, j, left=2, right=0), "the query itself is counted"),
+        ("both_sides", lambda i, j: sliding_window(i, j, left=3, right=3), "the query itself is not counted"),
+        ("chunked", lambda i, j: chunked(i, j, chunk=3), None),
+    ],
+    ids=["window", "both_sides", "chunked"],
+)
+def test_agrees_with_transformers(agree, kept, ours, clash):
+    fixture = frozen("transformers_masks")
+    agree(
+        ours(np.arange(2, 5), np.arange(6)),
+        fixture[kept],
+        function="masks.chunked" if kept == "chunked" else "masks.sliding_window",
+        stranger=f"transformers, mask function, {kept.replace('_', ' ')}",
+        version=fixture.version,
+        dtype="float64",
+        exact=True,
+        clash=clash,
     )
 
 

@@ -10,6 +10,7 @@ from hypothesis import strategies as st
 from hypothesis.extra import numpy as hnp
 from invariants import held
 from libraries import finite_differences
+from oracles.freeze import frozen
 from oracles.onnx_cases import node_cases, onnx
 from subjects import SUBJECTS
 
@@ -136,6 +137,20 @@ class TestRmsNorm:
             dtype="float32",
         )
 
+    @pytest.mark.parametrize(("model", "around"), [("qwen3", 0), ("gemma3", 1)])
+    def test_agrees_with_the_models(self, agree, model, around):
+        fixture = frozen("transformers_qk_norms")
+        weight = around + fixture[f"{model}_weight"]
+        agree(
+            rms_norm(fixture[f"{model}_x"], weight=weight, epsilon=float(fixture["epsilon"])),
+            fixture[f"{model}_out"],
+            function="scores.rms_norm",
+            stranger=f"transformers, norm of queries and keys of {model}",
+            version=fixture.version,
+            dtype="float32",
+            clash="stores the weight less one" if around else None,
+        )
+
     def test_equals_unit_norm_times_the_root_of_d(self, xp):
         x = xp.asarray(random_arrays(4, (3, 9))[0])
         xp.check(rms_norm(x), 3 * xp.numpy(unit_norm(x)))
@@ -179,6 +194,19 @@ class TestRmsNormHeads:
             stranger="torch.nn.functional.rms_norm before heads are split",
             version=version(torch),
             dtype="float64",
+        )
+
+    def test_agrees_with_olmo2(self, agree):
+        fixture = frozen("transformers_qk_norms")
+        x = fixture["olmo2_x"].reshape(5, 3, 4).swapaxes(0, 1)
+        weight = fixture["olmo2_weight"].reshape(3, 1, 4)
+        agree(
+            rms_norm_heads(x, weight=weight, epsilon=float(fixture["epsilon"])),
+            fixture["olmo2_out"].reshape(5, 3, 4).swapaxes(0, 1),
+            function="scores.rms_norm_heads",
+            stranger="transformers, norm of queries and keys of olmo2",
+            version=fixture.version,
+            dtype="float32",
         )
 
     def test_equals_rms_norm_for_one_head(self, xp):

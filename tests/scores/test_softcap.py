@@ -8,6 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from invariants import held
 from libraries import finite_differences
+from oracles.freeze import frozen
 from oracles.onnx_cases import attention_arguments, node_cases, onnx
 from subjects import SUBJECTS
 
@@ -137,6 +138,18 @@ class TestCapped:
             stranger="torch flex_attention with a score_mod",
             version=f"torch {torch.__version__.partition('+')[0]}",
             dtype="float64",
+        )
+
+    def test_agrees_with_gemma_2(self, agree):
+        fixture = frozen("transformers_gemma2_softcap")
+        score = capped(scaled_dot(scale=float(fixture["scale"])), cap=float(fixture["cap"]))
+        agree(
+            attention(fixture["q"], fixture["k"], fixture["v"], mask=fixture["allow"], score=score),
+            fixture["out"],
+            function="scores.capped",
+            stranger="transformers, eager attention of Gemma 2",
+            version=fixture.version,
+            dtype="float32",
         )
 
     def test_its_gradient_passes_through_attention(self, autograd):
