@@ -210,7 +210,7 @@ def learned_positions(x: Array, table: Array, positions: Array, /) -> Array:
     check_axes("r d", table=table)
     check_equal("columns", -1, x=x, table=table)
     _, (positions,) = integers(positions=positions)
-    check_broadcast("positions", positions, tuple(x.shape[:-1]))
+    check_broadcast("positions", positions, x.shape[:-1])
     return cast(xp, x + table_rows(xp, "table", table, positions), dtype)
 
 

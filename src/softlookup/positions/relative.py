@@ -203,7 +203,7 @@ def shaw_values(w: Array, a: Array, index: Array, /) -> Array:
     xp, dtype, (w, a) = promote(w=w, a=a)
     check_axes("n m", w=w)
     _, (index,) = integers(index=index)
-    check_broadcast("index", index, tuple(w.shape))
+    check_broadcast("index", index, w.shape)
     broadcast_batch(2, w=w, a=a)
     check_axes("r e", a=a)
     rows = table_rows(xp, "a", a[..., None, :, :], index)
