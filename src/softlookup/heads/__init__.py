@@ -19,12 +19,21 @@ from softlookup.heads.latent import (
     tied_heads,
 )
 from softlookup.heads.multi_head import merge_heads, multi_head_attention, split_heads, sum_over_heads
+from softlookup.heads.sharing import (
+    adjacent_producers,
+    decoder_producers,
+    last_producers,
+    share_layers,
+    tied_attention,
+)
 from softlookup.heads.talking_heads import mix_heads, talking_heads_attention, talking_heads_weights
 
 __all__ = [
     "absorb_queries",
     "absorbed_latent_attention",
+    "adjacent_producers",
     "cache_bytes",
+    "decoder_producers",
     "differential_attention",
     "differential_lambda",
     "differential_norm",
@@ -32,6 +41,7 @@ __all__ = [
     "expand_latent",
     "grouped_query_attention",
     "head_gate",
+    "last_producers",
     "latent_attention",
     "latent_heads",
     "merge_heads",
@@ -42,11 +52,13 @@ __all__ = [
     "pool_heads",
     "repeat_heads",
     "reused_values",
+    "share_layers",
     "split_heads",
     "sum_over_heads",
     "talking_heads_attention",
     "talking_heads_weights",
     "tensor_product_heads",
+    "tied_attention",
     "tied_heads",
     "top_gates",
     "value_residual",
