@@ -86,6 +86,14 @@ class TestRotatePairs:
         ours = rotate_pairs(xp.asarray(x, "float32"), xp.asarray(angles), pairing="half")
         xp.check(ours, [[math.cos(750000.25), math.sin(750000.25)]], dtype="float32", tolerance=1e-7)
 
+    def test_the_turn_itself_is_computed_in_the_dtype_of_the_items(self):
+        x = np.random.default_rng(22).normal(size=(9, 2)).astype(np.float32)
+        angles = np.linspace(0, 3, 9)[:, None]
+        cos, sin = np.cos(angles[:, 0]).astype(np.float32), np.sin(angles[:, 0]).astype(np.float32)
+        a, b = x.T
+        ours = rotate_pairs(x, angles, pairing="half")
+        np.testing.assert_array_equal(ours, np.stack([a * cos - b * sin, a * sin + b * cos], axis=-1))
+
     def test_bad_input(self, xp, other):
         x, angles = xp.asarray(np.ones((3, 4))), xp.asarray(np.ones((3, 2)))
         with pytest.raises(ValueError, match=r"x has 4 columns; 3 angles need at least 6"):
