@@ -233,6 +233,8 @@ class TestRotary:
         ids = xp.asarray(np.array(c["inputs"]["attention_mask"]) - 1, "int64")
         places = document_positions(ids)
         xp.check(places, c["expected"]["positions"], dtype="int64")
+        wrong = c["wrong"]["shared_arange"]["positions"]
+        np.testing.assert_array_equal((xp.numpy(places) == wrong).all(axis=-1), [False, True])
         np.testing.assert_array_equal(np.array(c["inputs"]["table"])[xp.numpy(places)], c["expected"]["table_rows"])
         q, k = (xp.asarray(c["inputs"][name]) for name in "qk")
         f = xp.asarray(rotary_frequencies(4))
