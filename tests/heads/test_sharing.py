@@ -219,6 +219,8 @@ class TestLastProducers:
     def test_rows_are_stacks(self, xp):
         kinds = xp.asarray([[0, 0, 1, 0, 1], [1, 1, 0, 0, 2]], "int64")
         xp.check(last_producers(kinds, shared=2), [[0, 1, 2, 1, 2], [0, 1, 2, 2, 4]], dtype="int64")
+        for shared in (0, 5):
+            xp.check(last_producers(kinds, shared=shared), [[0, 1, 2, 3, 4]] * 2, dtype="int64")
 
     def test_what_it_says_can_be_run(self):
         producers = last_producers(np.array([0, 1, 0, 1, 2]), shared=3)

@@ -94,12 +94,12 @@ def share_layers(
     if set(projections) != set(producers):
         raise ValueError(f"projections has the layers {sorted(projections)}; it must have {sorted(set(producers))}")
     kept = {}
-    for layer, (p, read) in enumerate(zip(producers, reads, strict=True)):
+    for layer, p in enumerate(producers):
         if p == layer:
             check_callable("a function project(x)", projections=projections[p])
             kept[p] = projections[p](x)
-        check_callable("a function read(x, k, v)", reads=read)
-        x = read(x, *kept[p])
+        check_callable("a function read(x, k, v)", reads=reads[layer])
+        x = reads[layer](x, *kept[p])
     return cast(xp, x, dtype)
 
 
