@@ -264,11 +264,14 @@ class TestDifferentialLambda:
         for place, name in enumerate(("k1", "q2", "k2"), 1):
             with pytest.raises(ValueError, match=f"{name} has 3 columns, q1 has 2"):
                 differential_lambda(*(three if p == place else two for p in range(4)), initial=0.8)
-        with pytest.raises(ValueError, match=r"q2.*\(\)"):
-            differential_lambda(two, two, xp.asarray(1.0), two, initial=0.8)
+        for place, name in enumerate(("q1", "k1", "q2", "k2")):
+            with pytest.raises(ValueError, match=rf"{name} has shape \(\)"):
+                differential_lambda(*(xp.asarray(1.0) if p == place else two for p in range(4)), initial=0.8)
         rows = [xp.asarray(np.ones((size, 2))) for size in (2, 3)]
-        with pytest.raises(ValueError, match="do not broadcast"):
-            differential_lambda(rows[0], two, rows[1], two, initial=0.8)
+        for place in range(4):
+            vectors = [rows[1] if p == place else rows[0] for p in range(4)]
+            with pytest.raises(ValueError, match="leading axes do not broadcast"):
+                differential_lambda(*vectors, initial=0.8)
         with pytest.raises(ValueError, match="initial is inf"):
             differential_lambda(two, two, two, two, initial=INF)
         with pytest.raises(TypeError, match="initial"):

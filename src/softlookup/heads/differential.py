@@ -95,7 +95,7 @@ def differential_attention(
     check_items(k, v)
     w = differential_weights(q, k, lam=lam, mask=mask, bias=bias, score=score)
     pairs = w.shape[-3]
-    if v.ndim > 2 and v.shape[-3] != 1:
+    if v.ndim > 2:
         if v.shape[-3] == 0 or pairs % v.shape[-3]:
             raise ValueError(f"v has {v.shape[-3]} heads, which does not divide the {pairs} pairs of heads of q")
         v = xp.repeat(v, pairs // v.shape[-3], axis=-3)
