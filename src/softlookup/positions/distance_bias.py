@@ -187,7 +187,8 @@ def kerple_log(q_positions: Array, k_positions: Array, r1: Array, r2: Array, /) 
     Cost : O(H n m) time and memory.
     Empty row : decided by mask and normalizer.
     Promises : prefix stable
-    Equals : ``alibi`` with the slope r1 r2 in the limit of small r2; weights times (1 + r2 distance) to the power -r1.
+    Equals : ``alibi`` with the slope r1 r2 in the limit of small r2, the product kept; weights times (1 + r2 distance)
+        to the power -r1.
     Year : 2022
     Source : Chi et al., 2022, KERPLE, abstract, arXiv 2205.09921; the released code.
     Other names : KERPLE, kernelized relative positional embedding, KERPLE-log, logarithmic bias
@@ -290,7 +291,7 @@ def fire(
     c : array of shape (...)
         How much near distances are spread, positive. One number for all heads.
     threshold : array of shape (...)
-        The number L, positive: a query before it divides by L.
+        The number L, positive: a query up to it divides by the logarithm that belongs to L.
     w1 : array of shape (..., h)
         First layer of the network: the factors of its h units.
     b1 : array of shape (..., h)
@@ -319,11 +320,11 @@ def fire(
     Notes
     -----
     Slot : bias
-    Changes : the bias is a learned function of a number between zero and one, whatever the length.
+    Changes : the bias is a learned function of a number, between zero and one for keys up to the query at any length.
     Cost : O(n m h H) time, O(n m (h + H)) memory.
     Empty row : decided by mask and normalizer.
     Promises : prefix stable
-    Equals : ``kerple_log`` for queries before the threshold, when one unit passes x on and is multiplied by the head's
+    Equals : ``kerple_log`` for queries up to the threshold, when one unit passes x on and is multiplied by the head's
         power, negative, times the divisor.
     Year : 2023
     Source : Li et al., 2023, Functional Interpolation for Relative Positions Improves Long Context Transformers,
@@ -375,7 +376,7 @@ def sandwich(q_positions: Array, k_positions: Array, ratios: Array, frequencies:
     k_positions : integer array of shape (..., m)
         Position of each key.
     ratios : array of shape (..., H)
-        What the sum is divided by in each head; published are 8 (h + 1) / H.
+        What the sum is divided by in each head; published are 8 (h + 1) / H for h from 0.
     frequencies : array of shape (..., F)
         The frequencies; published are 10000 to the power -2 f / d for f from 1 to d / 2, with d = 128.
 

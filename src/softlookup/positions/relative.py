@@ -368,7 +368,7 @@ def transformer_xl(u: Array, v: Array, a: Array, index: Array, /, *, scale: floa
     Promises : prefix stable
     Equals : ``shaw(a, index)`` when u and v are zero.
     Year : 2019
-    Source : Dai et al., 2019, Transformer-XL, section 3.3, arXiv 1901.02860.
+    Source : Dai et al., 2019, Transformer-XL, section 3.3, arXiv 1901.02860; the scale of the released code.
     Other names : Transformer-XL relative positional encoding, XLNet relative attention, rel_attn, r_w_bias, r_r_bias,
         pos_bias_u, pos_bias_v
 
