@@ -234,6 +234,11 @@ EXCEPTIONS = {
         "normalizers.softmax_over_queries",
         appending_leaves_earlier_rows_alone,
     ): "later queries compete for the same keys",
+    ("positions.cope", permuting_keys_changes_nothing): "it counts the keys after a key",
+    ("positions.cope_positions", permuting_keys_changes_nothing): "it counts the keys after a key",
+    ("positions.path", permuting_keys_changes_nothing): "the items after a key turn it",
+    ("positions.path_by_queries", permuting_keys_changes_nothing): "the items after a key turn it",
+    ("positions.path_transfer", permuting_keys_changes_nothing): "the items after a key turn it",
     ("positions.longrope_frequencies", every_argument_changes_the_result): "it reads one of its two lists",
     ("normalizers.straight_through", every_argument_changes_the_result): "the temperature acts on the gradient alone",
     (

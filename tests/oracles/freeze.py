@@ -795,6 +795,50 @@ def transformers_masks():
     return {name: mod(zero, zero, q, k).expand(3, 6).numpy() for name, mod in shifted.items()}
 
 
+@case("x-transformers")
+def x_transformers_cope():
+    """The second term of CoPE, under a causal mask; the class is taken alone, its package needs others."""
+    import ast
+
+    import torch
+
+    name = "x_transformers/x_transformers.py"
+    file = next(file for file in importlib.metadata.files("x-transformers") if file.as_posix() == name).locate()
+    tree = ast.parse(file.read_text(encoding="utf-8"))
+    tree.body = [node for node in tree.body if getattr(node, "name", None) == "CoPE"]
+    names = {"torch": torch, "nn": torch.nn, "Module": torch.nn.Module, "einsum": torch.einsum}
+    exec(compile(tree, str(file), "exec"), names | {"exists": lambda x: x is not None}, names)
+    rng = np.random.default_rng(81)
+    q, k, e = rng.normal(size=(2, 3, 7, 4)), rng.normal(size=(2, 3, 7, 4)), rng.normal(size=(3, 4))
+    s = np.where(np.tri(7), q @ k.swapaxes(-1, -2) / 2, -np.finfo(np.float64).max)
+    layer = names["CoPE"](4, 3, max_pos=3).double().requires_grad_(False)
+    layer.pos_emb.copy_(torch.tensor(e))
+    return {"q": q, "k": k, "e": e, "out": layer(torch.tensor(q), torch.tensor(s)).numpy()}
+
+
+@case("fla-core")
+def fla_path():
+    """PaTH attention of seven items in pieces of four, without and with forgetting, in single precision."""
+    import importlib.util
+
+    import torch
+
+    name = "fla/ops/path_attn/naive.py"
+    path = next(file for file in importlib.metadata.files("fla-core") if file.as_posix() == name).locate()
+    spec = importlib.util.spec_from_file_location("naive", path)
+    spec.loader.exec_module(naive := importlib.util.module_from_spec(spec))
+    rng = np.random.default_rng(82)
+    q, k, v, w = (rng.normal(size=(2, 7, heads, width)) for heads, width in ((4, 6), (2, 6), (2, 3), (2, 6)))
+    w /= np.linalg.norm(w, axis=-1, keepdims=True)
+    beta, log_f = rng.uniform(0, 2, size=(2, 7, 2)), -rng.uniform(0, 1, size=(2, 7, 4))
+    arrays = {"q": q, "k": k, "v": v, "w": w, "beta": beta, "log_f": log_f}
+    arrays = {name: a.astype(np.float32).astype(np.float64) for name, a in arrays.items()}
+    tensors = {("g" if name == "log_f" else name): torch.tensor(a) for name, a in arrays.items()}
+    forgot = naive.naive_path_attn(**tensors, scale=0.4, chunk_size=4).numpy()
+    out = naive.naive_path_attn(**tensors | {"g": torch.zeros(2, 7, 4)}, scale=0.4, chunk_size=4).numpy()
+    return arrays | {"out": out, "forgot": forgot}
+
+
 def source(name):
     """The code of a case as it is kept in its file."""
     return inspect.getsource(CASES[name][0])

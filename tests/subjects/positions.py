@@ -5,7 +5,7 @@ import functools
 import numpy as np
 
 from softlookup import positions
-from subjects.base import WEIGHTS, Subject, normal
+from subjects.base import WEIGHTS, Subject, draw_scores, normal, readable
 
 
 def whole(rng, *shape):
@@ -80,6 +80,24 @@ FAR = {
 }
 
 
+def draw_text(rng, n, m, **more):
+    return normal(rng, **more) | {"mask": readable(rng, n, m)}
+
+
+def of_text(function, more):
+    """A score of items that stand in the order of the text."""
+    return Subject(
+        function,
+        lambda rng, n, m: draw_text(rng, n, m, q=(n, 3), k=(m, 3), **more(m)),
+        {"k": -2, "w": -2, "beta": -1, "mask": -1},
+        {"q": -2, "mask": -2},
+        **WEIGHTS,
+        mask="mask",
+        options={"scale": [None, 1.0]},
+        factory=("q", "k"),
+    )
+
+
 def draw_windows(rng, n, m, **weights):
     return normal(rng, **weights) | {"q_coordinates": whole(rng, n, 2), "k_coordinates": whole(rng, m, 2)}
 
@@ -119,6 +137,40 @@ def of_items(function, **options):
 
 
 SUBJECTS = {
+    "positions.cope": of_text(positions.cope, lambda m: {"e": (3, 3)}),
+    "positions.cope_positions": Subject(
+        positions.cope_positions,
+        draw_scores,
+        {"s": -1, "allowed": -1},
+        {"s": -2, "allowed": -2},
+        **WEIGHTS,
+        mask="allowed",
+        options={"largest": [None, 1.0]},
+    ),
+    "positions.path": of_text(positions.path, lambda m: {"w": (m, 3), "beta": (m,)}),
+    "positions.path_by_queries": of_text(positions.path_by_queries, lambda m: {"w": (m, 3), "beta": (m,)}),
+    "positions.path_step": Subject(
+        positions.path_step,
+        lambda rng, n, m: normal(rng, k=(m, 3), w=(3,), beta=()),
+        {"k": -2},
+        keys_out=(-2,),
+    ),
+    "positions.path_transfer": Subject(
+        positions.path_transfer,
+        lambda rng, n, m: draw_text(rng, n, m, w=(m, 3), beta=(m,)),
+        {"w": -2, "beta": -1, "mask": -1},
+        {"mask": -2},
+        (-3,),
+        (-4,),
+        mask="mask",
+    ),
+    "positions.read_between": Subject(
+        positions.read_between,
+        lambda rng, n, m: normal(rng, x=(n, 4)) | {"p": np.asarray(rng.uniform(0, 3, size=(n, m)))},
+        {"p": -1},
+        {"x": -2, "p": -2},
+        **WEIGHTS,
+    ),
     "positions.bucket_bias": Subject(
         positions.bucket_bias,
         lambda rng, n, m: normal(rng, table=(5, 3)) | {"buckets": np.asarray(rng.integers(5, size=(n, m)))},

@@ -7,6 +7,15 @@ from softlookup.positions.absolute import (
     sinusoidal_shift,
 )
 from softlookup.positions.buckets import bucket_bias, log_cpb, log_cpb_coordinates, swin_index, t5_bucket
+from softlookup.positions.contextual import (
+    cope,
+    cope_positions,
+    path,
+    path_by_queries,
+    path_step,
+    path_transfer,
+    read_between,
+)
 from softlookup.positions.distance_bias import (
     alibi,
     alibi_slopes,
@@ -54,6 +63,8 @@ __all__ = [
     "by_parts_frequencies",
     "change_pairing",
     "clipped_distance",
+    "cope",
+    "cope_positions",
     "disentangled",
     "dynamic_ntk_frequencies",
     "fire",
@@ -69,7 +80,12 @@ __all__ = [
     "longrope_stretch",
     "ntk_frequencies",
     "padded_positions",
+    "path",
+    "path_by_queries",
+    "path_step",
+    "path_transfer",
     "proportional_frequencies",
+    "read_between",
     "read_distances",
     "rotary",
     "rotary_frequencies",
