@@ -425,6 +425,8 @@ class TestTests:
         monkeypatch.setattr(_bootstrap, "speak_utf8", lambda: None)
         assert tests.main(["-k", "softmax", "--record"]) == 5
         assert calls == [("python of test", "pytest", "-k", "softmax", "--record")]
+        tests.main([])
+        assert calls[1] == ("python of test", "pytest", "-n", "auto", "--dist", "loadfile")
 
     def test_paths_are_those_of_the_folder_where_they_were_typed(self, tmp_path, monkeypatch):
         (tmp_path / "test_a.py").touch()
