@@ -137,7 +137,7 @@ class TestHeadGate:
         with pytest.raises(ValueError, match=r"logits.*\(2, 3, 1\).*\(2, 3\)"):
             head_gate(out, xp.asarray(np.ones((2, 3, 1))))
         with pytest.raises(ValueError, match=r"out.*\(3, 4\)"):
-            head_gate(out[0, ...], xp.asarray(1.0))
+            head_gate(out[0, ...], xp.asarray(np.ones((2, 3))))
 
 
 class TestValueResidual:
@@ -191,8 +191,8 @@ class TestTopGates:
         xp.check(top_gates(logits, kept=5), xp.numpy(softmax(logits)))
 
     def test_infinities_and_nan(self, xp):
-        logits = xp.asarray([[-INF, 0.0, -INF], [INF, 0.0, INF], [NAN, 1.0, 2.0]])
-        xp.check(top_gates(logits, kept=2), [[0.0, 1.0, 0.0], [0.5, 0.0, 0.5], [NAN] * 3])
+        logits = xp.asarray([[-INF, 0.0, -INF], [INF, 0.0, INF], [NAN, 1.0, 2.0], [-INF] * 3])
+        xp.check(top_gates(logits, kept=2), [[0.0, 1.0, 0.0], [0.5, 0.0, 0.5], [NAN] * 3, [0.0] * 3])
 
     def test_gradients(self, autograd):
         g, logits = np.random.default_rng(9).normal(size=(2, 3, 5))

@@ -66,7 +66,7 @@ def differential_attention(
     Notes
     -----
     Slot : between normalize and blend
-    Changes : what both heads of a pair read alike is taken away, and weights can be negative.
+    Changes : a fraction of what the second head of a pair reads is taken away, and weights can be negative.
     Cost : O(H n m (2 d + e)) time, O(H n m) memory.
     Empty row : a query that may read nothing gets zeros.
     Promises : shift invariant, prefix stable
@@ -77,8 +77,9 @@ def differential_attention(
     Other names : differential transformer, DIFF transformer, Diff attention, DiffAttn, differential attention V2,
         DIFF V2, difference of two softmaxes
 
-    A row of weights sums to one minus lambda. A key or a value that no query may read can hold NaN or infinity without
-    effect on values and gradients. Where the masks of a pair differ, the pair may read what either head may read.
+    A row of weights sums to one minus lambda where both heads may read something. A key or a value that no query may
+    read can hold NaN or infinity without effect on values and gradients. Where the masks of a pair differ, the pair
+    may read what either head may read.
 
     References
     ----------
@@ -136,7 +137,8 @@ def differential_weights(
     Returns
     -------
     array of shape (..., H, n, m)
-        Numbers between minus lambda and one, for a lambda that is not negative; each row sums to one minus lambda.
+        Numbers between minus lambda and one, for a lambda that is not negative; a row sums to one minus lambda
+        where both heads may read something.
 
     Raises
     ------

@@ -48,8 +48,8 @@ def output_gate(out: Array, logits: Array, /) -> Array:
     Cost : O(H n e) time and memory.
     Empty row : zeros stay zeros.
     Promises : prefix stable
-    Equals : half of the output when the logits are zero; the output in the limit of large logits; the first half of a
-        gated linear unit whose value is the output.
+    Equals : half of the output when the logits are zero; the output in the limit of large logits; a gated
+        linear unit whose value is the output.
     Year : 2025
     Source : Qiu et al., 2025, Gated Attention for Large Language Models, arXiv 2505.06708, abstract.
     Other names : gated attention, output gate, G1 gate, attention output gate, SDPA output gate, sigmoid gate
@@ -127,7 +127,7 @@ def head_gate(out: Array, logits: Array, /) -> Array:
     xp, dtype, (out, logits) = promote(out=out, logits=logits)
     check_axes("H n e", out=out)
     check_broadcast("logits", logits, tuple(out.shape[:-1]))
-    return cast(xp, output_gate(out, xp.broadcast_to(logits, out.shape[:-1])[..., None]), dtype)
+    return cast(xp, output_gate(out, logits[..., None]), dtype)
 
 
 def value_residual(v: Array, first: Array, mix: Array, /) -> Array:
@@ -223,7 +223,7 @@ def top_gates(logits: Array, /, *, kept: int) -> Array:
     -----
     Cost : O(n E²) time and memory, by counting for each expert those that beat it; a program that sorts needs
         O(n E log E).
-    Empty row : none; a row always keeps an expert.
+    Empty row : a row whose logits are all minus infinity has zeros.
 
     The choice has no gradient: an expert that is not kept learns nothing from the word. A NaN makes its row NaN.
 

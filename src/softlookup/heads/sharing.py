@@ -310,9 +310,9 @@ def tied_attention(
     Promises : prefix stable
     Equals : ``attention`` whose values are its keys; with keys that are turned by p and `turn_back`, a blend of keys
         that are turned by their distance.
-    Year : 2026
-    Source : transformers 5.24, the attention of DeepSeek-V4, with one head and the rotation turned back; without it,
-        with one more norm, the whole-text layers of Gemma 4.
+    Year : 2015
+    Source : Luong, Pham and Manning, 2015, Effective Approaches to Attention-based Neural Machine Translation, section
+        3.1, arXiv 1508.04025; one head with the rotation turned back: transformers 5.24, DeepSeek-V4.
     Other names : shared key-value attention, shared KV, K=V, key-value tying, attention_k_eq_v
 
     The weights keep the promises of the normalizer. With softmax and nothing turned back, the outputs lie in the hull
@@ -320,6 +320,8 @@ def tied_attention(
 
     References
     ----------
+    T. Luong, H. Pham and C. Manning, Effective Approaches to Attention-based Neural Machine Translation, EMNLP 2015.
+
     The Hugging Face team, transformers, version 5.24.
 
     Examples
