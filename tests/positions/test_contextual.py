@@ -474,7 +474,7 @@ class TestPathStep:
         for _ in range(3000):
             w = rng.normal(size=16)
             w = (w / np.linalg.norm(w)).astype(np.float32)
-            k, wide = path_step(k, w, np.float32(2)[()] * np.ones((), np.float32)), path_step(wide, w, np.array(2.0))
+            k, wide = path_step(k, w, np.array(2, dtype=np.float32)), path_step(wide, w, np.array(2.0))
         assert k.dtype == np.float32
         assert 1e-7 < np.abs(k - wide).max() < 1e-3
 

@@ -443,11 +443,12 @@ def path_by_queries(w: Array, beta: Array, mask: Array, /, *, scale: float | Non
     scale = scale if scale is None else finite("scale", scale)
 
     def score(q: Array, k: Array, /) -> Array:
-        xp, dtype, x, k, (w_, beta_, passed) = _on_the_way(q, k, w, beta, mask, scale)
+        xp, dtype, x, k, (directions, amounts, passed) = _on_the_way(q, k, w, beta, mask, scale)
         columns = [xp.zeros((*passed.shape[:-1], 0), dtype=x.dtype, device=device(x))]
         for item in reversed(range(passed.shape[-1])):
             columns.insert(1, x @ k[..., item, :, None])
-            moved = x - beta_[..., item, None, None] * (x @ w_[..., item, :, None]) * w_[..., item, None, :]
+            direction = directions[..., item, :, None]
+            moved = x - amounts[..., item, None, None] * (x @ direction) * direction.mT
             x = xp.where(passed[..., :, item, None], moved, x)
         return cast(xp, xp.concat(columns, axis=-1), dtype)
 
