@@ -66,7 +66,7 @@ def multi_head_attention(
     Notes
     -----
     Slot : around all five: where queries, keys and values come from, and where the blends go
-    Changes : one budget for each head instead of one for each query, and linear maps before and after.
+    Changes : one budget for each head of a query instead of one for the query, and linear maps before and after.
     Cost : O(n D H d + m C H_kv (d + e) + n E H e) for the projections and O(H n m (d + e)) for the lookups, so no more
         with many narrow heads than with a few wide ones; O(H n m) memory.
     Empty row : a head in which a query may read nothing adds nothing to the output.

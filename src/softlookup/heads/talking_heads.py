@@ -41,7 +41,7 @@ def mix_heads(x: Array, mix: Array, /) -> Array:
     Notes
     -----
     Cost : O(H H' n m) time, O((H + H') n m) memory.
-    Empty row : a mask comes after mixed scores and before mixed weights; a row of zeros in all heads stays one.
+    Empty row : a mask comes after mixed scores and before mixed weights; a row that is zero in all heads stays zero.
 
     Numbers of different pairs never meet, so a NaN stays at its pair, in all new heads. An infinite number times a
     coefficient of zero is NaN: mix first, then hide.
@@ -130,8 +130,7 @@ def talking_heads_attention(
     Equals : ``attention`` when both matrices are the identity.
     Year : 2020
     Source : Shazeer et al., 2020, Talking-Heads Attention, arXiv 2003.02436.
-    Other names : talking heads, cross-head projection, head mixing, re-attention, pre-softmax and post-softmax
-        projection
+    Other names : talking heads, cross-head projection, head mixing, pre-softmax and post-softmax projection
 
     The mixed weights may be negative, and a row need not sum to one, so an output can leave the hull of the values. A
     key that no query may read in any head can hold NaN or infinity without effect on values and gradients. Where the
