@@ -347,8 +347,8 @@ def path(w: Array, beta: Array, mask: Array, /, *, scale: float | None = None) -
     Empty row : decided by the normalizer.
     Promises : prefix stable
     Equals : ``path_by_queries``; ``scaled_dot`` when beta is zero; ``scaled_dot`` of keys that went through
-        ``path_step`` once for each later item; ``rotary`` at even distances when beta is two and the directions turn by
-        a constant angle from item to item.
+        ``path_step`` once for each later item; ``rotary`` at even distances when the width and beta are two and the
+        directions turn by a constant angle from item to item.
     Year : 2025
     Source : Yang et al., 2025, PaTH Attention: Position Encoding via Accumulating Householder Transformations,
         abstract, arXiv 2505.16381; the released code.
