@@ -52,9 +52,9 @@ def square(seed=0, size=6):
 class TestSinkhorn:
     def test_by_hand(self, xp):
         s = xp.asarray([[math.log(4), 0.0], [0.0, 0.0]])
-        xp.check(sinkhorn(steps=0)(s), [[4 / 5, 1 / 5], [1 / 2, 1 / 2]])
+        xp.check(xp.quick(sinkhorn(steps=0))(s), [[4 / 5, 1 / 5], [1 / 2, 1 / 2]])
         # the columns 13/10 and 7/10 give 8/13, 2/7 and 5/13, 5/7: rows of 82/91 and 100/91
-        xp.check(sinkhorn(steps=1)(s), [[56 / 82, 26 / 82], [35 / 100, 65 / 100]])
+        xp.check(xp.quick(sinkhorn(steps=1))(s), [[56 / 82, 26 / 82], [35 / 100, 65 / 100]])
 
     @given(tables(), st.integers(0, 4))
     def test_is_the_loop(self, table, steps):
@@ -108,17 +108,17 @@ class TestSinkhorn:
             dtype="float64",
         )
 
-    def test_two_by_two_limit_is_a_root(self, xp):
-        s = xp.asarray([[1.0, -0.5], [0.3, 2.0]])
+    def test_two_by_two_limit_is_a_root(self):
         x = 1 / (1 + math.exp(-(1.0 + 2.0 + 0.5 - 0.3) / 2))
-        xp.check(sinkhorn(steps=30)(s), [[x, 1 - x], [1 - x, x]])
+        w = sinkhorn(steps=60)(np.array([[1.0, -0.5], [0.3, 2.0]]))
+        np.testing.assert_allclose(w, [[x, 1 - x], [1 - x, x]], rtol=1e-12)
 
     def test_without_steps_is_softmax_and_rows_always_sum_to_one(self, xp):
-        s = xp.asarray(square(3)[:, :4])
-        allowed = xp.asarray(np.random.default_rng(3).random((6, 4)) < 0.7, "bool")
-        xp.check(sinkhorn(steps=0)(s, allowed), xp.numpy(softmax(s, allowed)))
+        s, allowed = square(3)[:, :4], np.random.default_rng(3).random((6, 4)) < 0.7
+        ours = xp.quick(sinkhorn(steps=0))(xp.asarray(s), xp.asarray(allowed, "bool"))
+        xp.check(ours, softmax(s, allowed))
         for steps in (1, 2, 7):
-            np.testing.assert_allclose(xp.numpy(sinkhorn(steps=steps)(s)).sum(-1), 1, rtol=1e-12)
+            np.testing.assert_allclose(sinkhorn(steps=steps)(s).sum(-1), 1, rtol=1e-12)
 
     @pytest.mark.parametrize(("n", "m"), [(6, 6), (3, 6), (6, 3), (1, 4), (4, 1)])
     def test_columns_approach_their_equal_share(self, n, m):
@@ -133,13 +133,13 @@ class TestSinkhorn:
         assert all(late <= early + 1e-12 for early, late in itertools.pairwise(off))
         assert off[-1] < 1e-2 * off[0]
 
-    def test_is_a_softmax_with_prices(self, xp):
+    def test_is_a_softmax_with_prices(self):
         s = square(6)
-        w = xp.numpy(sinkhorn(steps=3)(xp.asarray(s)))
+        w = sinkhorn(steps=3)(s)
         prices = s - np.log(w)
         prices -= prices[:, :1]
         np.testing.assert_allclose(prices, np.broadcast_to(prices[0], prices.shape), atol=1e-9)
-        np.testing.assert_allclose(softmax(s - prices[0]), w, atol=xp.tolerance)
+        np.testing.assert_allclose(softmax(s - prices[0]), w, atol=1e-11)
 
     def test_the_limit_has_the_best_sum_of_scores_and_entropy(self):
         s, rng = square(7), np.random.default_rng(7)
@@ -155,10 +155,10 @@ class TestSinkhorn:
             assert moved.min() > 0
             assert worth(moved) < worth(w)
 
-    def test_constants_on_rows_and_columns_do_not_reach_the_limit(self, xp):
+    def test_constants_on_rows_and_columns_do_not_reach_the_limit(self):
         s = square(8)
         moved = s + 5 * square(9)[:, :1] + 5 * square(9)[:1]
-        xp.check(sinkhorn(steps=30)(xp.asarray(moved)), sinkhorn(steps=30)(s), tolerance=1e-6)
+        np.testing.assert_allclose(sinkhorn(steps=30)(moved), sinkhorn(steps=30)(s), atol=1e-6)
 
     def test_a_causal_mask_drives_every_query_to_itself(self):
         s, causal = square(10, 4), np.tri(4, dtype=bool)
@@ -175,9 +175,9 @@ class TestSinkhorn:
             assert np.abs(function(s, causal)[:4] - function(other, causal)[:4]).max() > 1e-3
         np.testing.assert_allclose(sinkhorn(steps=0)(s, causal)[:4], sinkhorn(steps=0)(other, causal)[:4])
 
-    def test_a_mask_without_an_assignment_still_gives_rows_of_one(self, xp):
+    def test_a_mask_without_an_assignment_still_gives_rows_of_one(self):
         allowed = np.array([[1, 0, 0], [1, 0, 0], [1, 1, 1]], dtype=bool)
-        w = xp.numpy(sinkhorn(steps=50)(xp.asarray(np.zeros((3, 3))), xp.asarray(allowed, "bool")))
+        w = sinkhorn(steps=50)(np.zeros((3, 3)), allowed)
         np.testing.assert_allclose(w[:2], [[1, 0, 0], [1, 0, 0]])
         np.testing.assert_allclose(w[2], [0, 1 / 2, 1 / 2], atol=1e-9)
 
@@ -188,58 +188,53 @@ class TestSinkhorn:
         for function in (sinkhorn(steps=2), softmax_over_queries):
             expected = np.zeros((3, 3))
             expected[kept] = function(s[kept])
-            xp.check(function(xp.asarray(s), xp.asarray(allowed, "bool")), expected)
+            xp.check(xp.quick(function)(xp.asarray(s), xp.asarray(allowed, "bool")), expected)
 
     def test_large_scores_lose_no_key(self, xp):
-        s = xp.asarray([[1e4, 0.0], [1e4, 0.0]])
-        xp.check(sinkhorn(steps=1)(s), np.full((2, 2), 0.5))
-        xp.check(sinkhorn(steps=1)(xp.asarray([[-1e4, 0.0], [0.0, 1e4]])), [[0.5, 0.5], [0.5, 0.5]])
+        s = xp.asarray([[[1e4, 0.0], [1e4, 0.0]], [[-1e4, 0.0], [0.0, 1e4]]])
+        xp.check(xp.quick(sinkhorn(steps=1))(s), np.full((2, 2, 2), 0.5))
 
     def test_infinite_scores(self, xp):
         s = xp.asarray([[INF, 5.0, INF], [0.0, -INF, 0.0], [0.0, 0.0, -INF]])
-        xp.check(sinkhorn(steps=0)(s), [[0.5, 0.0, 0.5], [0.5, 0.0, 0.5], [0.5, 0.5, 0.0]])
+        xp.check(xp.quick(sinkhorn(steps=0))(s), [[0.5, 0.0, 0.5], [0.5, 0.0, 0.5], [0.5, 0.5, 0.0]])
         # the columns 3/2, 1/2 and 1 give rows of 1/3 + 1/2, twice, and of 1/3 + 1
-        xp.check(sinkhorn(steps=1)(s), [[0.4, 0.0, 0.6], [0.4, 0.0, 0.6], [0.25, 0.75, 0.0]])
+        xp.check(xp.quick(sinkhorn(steps=1))(s), [[0.4, 0.0, 0.6], [0.4, 0.0, 0.6], [0.25, 0.75, 0.0]])
 
     def test_a_visible_nan_spreads_with_the_steps(self, xp):
-        s = xp.asarray([[NAN, 1.0], [0.0, 0.0], [0.0, 0.0]])
-        allowed = xp.asarray([[True, True], [True, True], [False, False]], "bool")
-        xp.check(sinkhorn(steps=0)(s, allowed), [[NAN, NAN], [0.5, 0.5], [0.0, 0.0]])
-        assert np.isnan(xp.numpy(sinkhorn(steps=1)(s, allowed))[:2]).all()
+        """It reaches the rows that share a key with it, and neither those that do not nor those that read nothing."""
+        s = xp.asarray([[NAN, 1.0, 0.0], [0.0, 0.0, 0.0], [0.0, 0.0, 0.0], [0.0, 0.0, 0.0]])
+        allowed = xp.asarray([[1, 1, 0], [1, 1, 0], [0, 0, 1], [0, 0, 0]], "bool")
+        rest = [[0.0, 0.0, 1.0], [0.0, 0.0, 0.0]]
+        xp.check(xp.quick(sinkhorn(steps=0))(s, allowed), [[NAN, NAN, 0.0], [0.5, 0.5, 0.0], *rest])
+        for function in (sinkhorn(steps=1), softmax_over_queries):
+            xp.check(xp.quick(function)(s, allowed), [[NAN, NAN, 0.0], [NAN, NAN, 0.0], *rest])
 
     def test_gradients(self, autograd):
+        """Two random tables with a row that reads nothing, and one with NaN and infinity."""
         rng = np.random.default_rng(13)
-        g, s, allowed = rng.normal(size=(2, 3, 4)), rng.normal(size=(2, 3, 4)), rng.random((3, 4)) < 0.8
-        allowed[1] = False
-        mask = autograd.asarray(allowed, "bool")
+        g, s, allowed = rng.normal(size=(3, 3, 4)), rng.normal(size=(3, 3, 4)), rng.random((3, 3, 4)) < 0.8
+        allowed[:2, 1] = False
+        s[2] = [[NAN, -INF, 0.5, 0.0], [0.0, INF, 1.0, 0.3], [NAN] * 4]
+        allowed[2] = [[False, True, True, True], [True] * 4, [False] * 4]
+        mask, arrays = autograd.asarray(allowed, "bool"), [autograd.asarray(a) for a in (g, s)]
         for function in (sinkhorn(steps=2), softmax_over_queries):
             (expected,) = finite_differences(lambda a, f=function: f(a, allowed), g, s)
-            (ours,) = autograd.vjp(lambda a, f=function: f(a, mask), *map(autograd.asarray, (g, s)))
+            (ours,) = autograd.vjp(lambda a, f=function: f(a, mask), *arrays)
             autograd.check(ours, expected, tolerance=1e-8)
-
-    def test_gradients_stay_finite_beside_nan_and_infinity(self, autograd):
-        s = autograd.asarray([[NAN, -INF, 0.5], [0.0, INF, 1.0], [NAN, NAN, NAN]])
-        allowed = autograd.asarray([[False, True, True], [True, True, True], [False, False, False]], "bool")
-        g = autograd.asarray(square(14, 3))
-        for function in (sinkhorn(steps=2), softmax_over_queries):
-            (ours,) = autograd.vjp(lambda a, f=function: f(a, allowed), g, s)
-            ours = autograd.numpy(ours)
-            assert np.isfinite(ours).all()
-            assert not ours[2].any()
-            assert ours[0, 0] == 0
+            assert not expected[2, 2].any()
 
     def test_the_gradient_of_the_limit_solves_a_linear_system(self, autograd):
-        s, g = 0.3 * square(15, 4), square(16, 4)
-        w = sinkhorn(steps=8)(s)
+        s, g = 0.05 * square(15, 4), square(16, 4)
+        w = sinkhorn(steps=3)(s)
         system = np.block([[np.eye(4), w], [w.T, np.eye(4)]])
         a, b = np.split(np.linalg.lstsq(system, np.concat([(w * g).sum(1), (w * g).sum(0)]))[0], 2)
-        (ours,) = autograd.vjp(sinkhorn(steps=8), *map(autograd.asarray, (g, s)))
+        (ours,) = autograd.vjp(sinkhorn(steps=3), *map(autograd.asarray, (g, s)))
         autograd.check(ours, w * (g - a[:, None] - b), tolerance=1e-8)
 
     def test_thousands_of_keys_and_half_precision(self, xp):
         for dtype in ("float32", *xp.narrow_dtypes):
             s = xp.asarray(np.zeros((2, 4096)), dtype)
-            xp.check(sinkhorn(steps=2)(s), np.full((2, 4096), 1 / 4096), dtype=dtype)
+            xp.check(xp.quick(sinkhorn(steps=2))(s), np.full((2, 4096), 1 / 4096), dtype=dtype)
 
     def test_bad_input(self, xp, other):
         with pytest.raises(ValueError, match=r"steps is -1.*negative"):
@@ -264,7 +259,7 @@ class TestSoftmaxOverQueries:
     def test_by_hand(self, xp):
         s = xp.asarray([[math.log(4), 0.0], [0.0, 0.0]])
         # the first key chooses 4/5 and 1/5, the second 1/2 and 1/2: rows of 13/10 and 7/10
-        xp.check(softmax_over_queries(s), [[8 / 13, 5 / 13], [2 / 7, 5 / 7]])
+        xp.check(xp.quick(softmax_over_queries)(s), [[8 / 13, 5 / 13], [2 / 7, 5 / 7]])
 
     @given(tables())
     def test_is_the_loop(self, table):
@@ -299,25 +294,25 @@ class TestSoftmaxOverQueries:
     def test_is_one_step_of_sinkhorn_on_divided_rows(self, xp):
         s = square(18)[:, :4]
         logs = s - log_sum_exp(s)[:, None]
-        xp.check(softmax_over_queries(xp.asarray(logs)), xp.numpy(sinkhorn(steps=1)(xp.asarray(s))))
+        xp.check(xp.quick(softmax_over_queries)(xp.asarray(logs)), sinkhorn(steps=1)(s))
 
     def test_one_query_reads_everything_equally(self, xp):
-        s = xp.asarray([[5.0, -3.0, 0.0, 1.0]])
-        xp.check(softmax_over_queries(s), np.full((1, 4), 0.25))
-        allowed = xp.asarray([[True, False, True, False]], "bool")
-        xp.check(softmax_over_queries(s, allowed), [[0.5, 0.0, 0.5, 0.0]])
+        s = xp.asarray([[[5.0, -3.0, 0.0, 1.0]]] * 2)
+        allowed = xp.asarray([[[True] * 4], [[True, False, True, False]]], "bool")
+        xp.check(xp.quick(softmax_over_queries)(s, allowed), [[[0.25] * 4], [[0.5, 0.0, 0.5, 0.0]]])
 
-    def test_a_constant_on_a_column_changes_nothing(self, xp):
+    def test_a_constant_on_a_column_changes_nothing(self):
         s = square(19)
-        xp.check(softmax_over_queries(xp.asarray(s + 7 * square(20)[:1])), softmax_over_queries(s), tolerance=1e-9)
+        moved = softmax_over_queries(s + 7 * square(20)[:1])
+        np.testing.assert_allclose(moved, softmax_over_queries(s), atol=1e-9)
 
     def test_a_query_that_loses_every_key_by_far_still_reads(self, xp):
         s = xp.asarray([[1e4, 1e4], [0.0, math.log(3)]])
-        xp.check(softmax_over_queries(s), [[0.5, 0.5], [0.25, 0.75]])
+        xp.check(xp.quick(softmax_over_queries)(s), [[0.5, 0.5], [0.25, 0.75]])
 
     def test_a_query_that_loses_every_key_to_infinity_reads_nothing(self, xp):
         s = xp.asarray([[INF, INF], [0.0, 1.0], [0.0, INF]])
-        xp.check(softmax_over_queries(s), [[2 / 3, 1 / 3], [0.0, 0.0], [0.0, 1.0]])
+        xp.check(xp.quick(softmax_over_queries)(s), [[2 / 3, 1 / 3], [0.0, 0.0], [0.0, 1.0]])
 
     def test_low_temperature_gives_each_key_to_one_query(self):
         s = square(21, 5)
@@ -332,8 +327,8 @@ class TestSoftmaxOverQueries:
         choices = np.exp(q @ k.mT / 2)
         choices /= choices.sum(-2, keepdims=True)
         expected = choices / choices.sum(-1, keepdims=True) @ v
-        ours = attention(*map(xp.asarray, (q, k, v)), normalize=softmax_over_queries)
-        xp.check(ours, expected)
+        run = xp.quick(lambda *a: attention(*a, normalize=softmax_over_queries))
+        xp.check(run(*map(xp.asarray, (q, k, v))), expected)
 
 
 def test_gumbel_noise_on_the_scores_draws_assignments():

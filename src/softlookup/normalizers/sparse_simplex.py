@@ -103,7 +103,7 @@ def entmax15(s: Array, allowed: Array | None = None, /) -> Array:
 
     See Also
     --------
-    entmax : Any alpha, by bisection.
+    entmax : Any alpha, by a search.
     entmax_vjp : The gradient.
 
     Notes
@@ -358,7 +358,8 @@ def _entmax(xp: Any, z: Array, beta: float) -> Array:
     With L = -log(max w), w = exp(-L) (1 + beta z exp(beta L))^(1/beta), which loses no digits for any beta. The sum
     falls with L, from at least one at zero to at most one at log(m).
     """
-    info, width = xp.finfo(z.dtype), math.log(max(z.shape[-1], 2))
+    info, items = xp.finfo(z.dtype), z.shape[-1]
+    width = math.log(items) if items > 1 else 0.0  # one item has L = 0
     beta = min(beta, 1.0 / float(info.eps))
     y = xp.where(z <= -1.0 / beta, -2.0, beta * xp.maximum(z, -1.0 / beta))
 
@@ -370,7 +371,7 @@ def _entmax(xp: Any, z: Array, beta: float) -> Array:
 
     L = xp.zeros((*z.shape[:-1], 1), dtype=z.dtype, device=device(z))
     steps = xp.arange(1, 16, dtype=z.dtype, device=device(z))
-    for _ in range(math.ceil(math.log(width / float(info.eps), 16))):
+    for _ in range(math.ceil(math.log(width / float(info.eps), 16)) if width else 0):
         width /= 16
         w, _ = weights(y[..., :, None], (L + width * steps)[..., None, :])
         high = cast(xp, xp.sum(w, axis=-2) > 1.0, z.dtype)
@@ -386,8 +387,8 @@ def _entmax(xp: Any, z: Array, beta: float) -> Array:
 
 def _pull_back(g: Array, s: Array, allowed: Array | None, normalize: Normalizer, alpha: float) -> Array:
     xp, dtype, (g, s) = promote(g=g, s=s)
-    w = normalize(s, allowed)
     check_shape("g", g, s.shape)
+    w = normalize(s, allowed)
     g = hide(xp, g, allowed, 0.0)
     u = xp.where(w == 0, 0.0, xp.where(w == 0, 1.0, w) ** (2.0 - alpha))
     total = xp.sum(u, axis=-1, keepdims=True)

@@ -49,18 +49,21 @@ def sinkhorn(*, steps: int) -> Normalizer:
     Empty row : a row that may read nothing gets zeros, and so does a column that nobody may read.
     Promises : non-negative, sums to one, inside the hull, shift invariant
     Equals : ``softmax`` without steps; softmax with a price for each key, in every step; the entropic optimal transport
-        between equal budgets in the limit of many steps; the best assignment in that limit when the scores grow.
+        between equal budgets in the limit of many steps; in that limit, for a square table, the best assignment when
+        the scores grow and only one is best.
     Year : 2022
     Source : Sander et al., 2022, Sinkformers, arXiv 2110.11773, for attention; Sinkhorn, 1964, and Sinkhorn and Knopp,
         1967, for matrices; Cuturi, 2013, arXiv 1306.0895, for transport.
     Other names : Sinkhorn normalization, Sinkhorn-Knopp, Sinkformer, doubly stochastic attention, optimal transport
-        attention, matrix balancing, iterative proportional fitting, RAS, Gumbel-Sinkhorn, mHC
+        attention, matrix balancing, iterative proportional fitting, RAS
 
     Rows come last, so they sum to one at every number of steps; the columns of a square table only approach it. A row
     depends on all other rows: under a causal mask the future changes the past. Computed with logarithms, so large
     scores neither overflow nor lose a key. Scores of plus infinity share the budget of their row equally in the
-    softmax, and leave nothing to finite ones. A NaN that may be read makes its whole row NaN, and after one step every
-    row that may read something. A compiler sees every step, so hundreds of them take long to compile with a gradient.
+    softmax, and leave nothing to finite ones. A NaN that may be read makes what its row reads NaN, and with each step
+    also what the rows read that share a key with a row of NaN. A compiler sees every step, so hundreds of them take
+    long to compile with a gradient. Gumbel-Sinkhorn adds noise to the scores; the hyper-connections mHC use it on the
+    tables that mix their streams.
 
     References
     ----------
@@ -137,7 +140,7 @@ def softmax_over_queries(s: Array, allowed: Array | None = None, /) -> Array:
     A constant on a column changes nothing, a constant on a row does. A row depends on all other rows: under a causal
     mask the future changes the past. Computed with logarithms, so a query that loses every key by far still reads the
     keys that it loses least. Scores of plus infinity share their column equally. A NaN that may be read makes its
-    whole column NaN, and with it every row that may read something.
+    column NaN, and with it what the rows read that may read this key.
 
     References
     ----------
@@ -158,9 +161,9 @@ def softmax_over_queries(s: Array, allowed: Array | None = None, /) -> Array:
 
 
 def _log_softmax(xp: Any, s: Array) -> Array:
-    """Return the logarithm of the softmax of each row; all of a row that reads nothing is minus infinity."""
+    """Return the logarithm of the softmax of each row; what is not read stays minus infinity, also beside a NaN."""
     top = row_max(xp, s)
     # In a row with plus infinity only the infinite scores count, and equally.
     s = xp.where(s == math.inf, 0.0, xp.where(top == math.inf, -math.inf, s))
     total = log_sum_exp(s)[..., None]
-    return s - xp.where(total == -math.inf, 0.0, total)
+    return xp.where(s == -math.inf, -math.inf, s - xp.where(total == -math.inf, 0.0, total))
