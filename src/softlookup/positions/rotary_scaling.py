@@ -117,7 +117,9 @@ def ntk_frequencies(frequencies: Array, /, *, factor: float) -> Array:
     Equals : ``rotary_frequencies`` with the base times s to the power d / (d - 2).
     Year : 2023
     Source : bloc97, 2023, NTK-Aware Scaled RoPE, as described by Peng et al., 2023, YaRN, arXiv 2309.00071.
-    Other names : NTK-aware scaling, NTK-aware interpolation, NTK RoPE, base rescaling, ABF, adjusted base frequency
+    Other names : NTK-aware scaling, NTK-aware interpolation, NTK RoPE, base rescaling
+
+    Adjusted base frequency (ABF) takes a larger base too, but one that is chosen by hand.
 
     References
     ----------
@@ -180,6 +182,9 @@ def dynamic_ntk_frequencies(frequencies: Array, /, *, factor: float, length: flo
     Year : 2023
     Source : emozilla, 2023, Dynamically Scaled RoPE, as described by Peng et al., 2023, YaRN, arXiv 2309.00071.
     Other names : dynamic NTK, dynamic NTK scaling, rope_type dynamic, dynamically scaled RoPE
+
+    The paper has the factor one; others are those of released code. Rows are prefix stable at one length only: a longer
+    text turns its earlier items otherwise too.
 
     References
     ----------
