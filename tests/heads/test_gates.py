@@ -304,12 +304,14 @@ class TestMixtureOfHeads:
         for wrong in (logits[:3, :], logits[:, :2]):
             with pytest.raises(ValueError, match=r"logits has shape .*; its last axes must be \(4, 3\)"):
                 mixture_of_heads(q, k, v, w_o, wrong, kept=1)
+            with pytest.raises(ValueError, match=r"its last axes must be \(4, 3\)"):
+                mixture_of_heads(q[None, ...], k, v, w_o, wrong, kept=1)
         with pytest.raises(ValueError, match="kept is 4; there are 3 experts"):
             mixture_of_heads(q, k, v, w_o, logits, kept=4)
         for place, name in enumerate(("q", "k", "v", "w_o", "logits")):
             arrays = [q, k, v, w_o, logits]
             arrays[place] = xp.asarray(np.ones(3))
-            with pytest.raises(ValueError, match=rf"^{name} has shape \(3,\)"):
+            with pytest.raises(ValueError, match=rf"^{name} has shape \(3,\); it needs the axes"):
                 mixture_of_heads(*arrays, kept=1)
         with pytest.raises(TypeError, match="mask must be boolean"):
             mixture_of_heads(q, k, v, w_o, logits, kept=1, mask=xp.asarray(np.ones((4, 5))))
