@@ -171,7 +171,7 @@ class TestReadBetween:
             read_between(x, x[0, :])
         with pytest.raises(ValueError, match=r"x has shape \(3,\)"):
             read_between(x[0, :], x)
-        with pytest.raises(ValueError, match="leading axes"):
+        with pytest.raises(ValueError, match=r"leading axes.*x has \(2,\), p has \(3,\)"):
             read_between(xp.asarray(np.zeros((2, 1, 3))), xp.asarray(np.zeros((3, 1, 3))))
         with pytest.raises(TypeError, match="one library"):
             read_between(x, other.asarray(np.zeros((2, 3))))
@@ -274,6 +274,12 @@ class TestPathTransfer:
         expected = [[two @ one, two, eye, eye], [three @ one, three, three, eye]]
         y = xp.arrays(x)
         xp.check(path_transfer(y["w"], y["beta"], xp.asarray(mask, "bool")), expected)
+
+    def test_a_mask_for_each_sample(self, xp):
+        x, masks = draw(9, w=(4, 3), beta=(4,)), np.stack([uneven(1, 2, 4), uneven(2, 2, 4)])
+        expected = [path_transfer(x["w"], x["beta"], mask) for mask in masks]
+        y = xp.arrays(x)
+        xp.check(xp.quick(path_transfer)(y["w"], y["beta"], xp.asarray(masks, "bool")), expected)
 
     def test_reflections_keep_lengths(self):
         x = draw(10, w=(6, 4))
@@ -389,6 +395,13 @@ class TestPath:
         for one, two in zip(ours, expected, strict=True):
             autograd.check(one, two, tolerance=1e-8)
 
+    def test_width_one_and_zero(self, function):
+        """Without a column every score is zero, and one column is not divided."""
+        ones, mask = np.ones((2, 1)), np.ones((2, 2), dtype=bool)
+        np.testing.assert_array_equal(function(ones, np.array([0.0, 0.5]), mask)(ones, 3 * ones), [[1.5, 3], [1.5, 3]])
+        none = ones[:, :0]
+        np.testing.assert_array_equal(function(none, np.ones(2), mask)(none, none), np.zeros((2, 2)))
+
     def test_one_direction_for_all_items_and_one_item(self, xp, function):
         x = xp.arrays(draw(18))
         mask = xp.asarray(recent(), "bool")
@@ -486,8 +499,10 @@ class TestPathStep:
             path_step(k, w[0], beta)
         with pytest.raises(ValueError, match="k has 3 columns, w has 2"):
             path_step(k, w[:2], beta)
-        with pytest.raises(ValueError, match="leading axes"):
+        with pytest.raises(ValueError, match=r"leading axes.*k has \(2,\), w has \(\), beta has \(3,\)"):
             path_step(k, w, xp.asarray(np.ones(3)))
+        with pytest.raises(ValueError, match=r"leading axes.*w has \(3,\)"):
+            path_step(k, xp.asarray(np.ones((3, 3))), beta)
         with pytest.raises(TypeError, match="one library"):
             path_step(k, w, other.asarray(1.0))
 

@@ -129,7 +129,6 @@ def read_between(x: Array, p: Array, /) -> Array:
     >>> read_between(np.array([[0.0, 10.0, 50.0]]), np.array([[0.0, 0.5, 1.0, 1.25]]))
     array([[ 0.,  5., 10., 20.]])
     """
-    library(x=x, p=p)
     xp, dtype, (x, p) = promote(x=x, p=p)
     check_axes("n r", x=x)
     check_axes("n m", p=p)
@@ -524,6 +523,5 @@ def _on_the_way(
     library(q=q, mask=mask)
     passed = allowed_pairs(xp, "mask", mask, shape)
     factor = 1 / math.sqrt(max(q.shape[-1], 1)) if scale is None else scale
-    w = hide_unread(xp, xp.broadcast_to(w, (*w.shape[:-2], *k.shape[-2:])), passed)
-    beta = hide_unread(xp, xp.broadcast_to(beta, (*beta.shape[:-1], shape[-1]))[..., None], passed)[..., 0]
-    return xp, dtype, factor * q, hide_unread(xp, k, passed), (w, beta, passed)
+    k, w, beta = (hide_unread(xp, x, passed) for x in (k, w, beta[..., None]))
+    return xp, dtype, factor * q, k, (w, beta[..., 0], passed)
