@@ -513,7 +513,7 @@ class TestWithACache:
             return weighted_average(w, x["values"][:stop, :]) + shaw_values(w, x["table"], index)
 
         whole = xp.numpy(read(0, 7))
-        for cuts in (range(8), (0, 2, 3, 7)):
+        for cuts in ((0, 2, 3, 7),) if xp.compiles else (range(8), (0, 2, 3, 7)):
             for start, stop in itertools.pairwise(cuts):
                 xp.check(read(start, stop), whole[start:stop])
 
