@@ -4,7 +4,7 @@ import re
 from urllib.parse import urlsplit
 
 import pytest
-from site_pages import SITE, TOPICS, every_page, every_topic
+from site_pages import PAGES, SITE, TOPICS, every_page, every_topic
 
 pytestmark = pytest.mark.browser
 
@@ -25,15 +25,24 @@ RUNS = (
     (390, "light", ALL, SHAPES),
     (390, "dark", TEXT, COLORS),
 )
+SAMPLE = (
+    "index.html",
+    "search.html",
+    "404.html",
+    "reference/masks.html",
+    "masks/window.html",
+)  # one of each kind
 STILL = "*, *::before, *::after { transition: none !important; animation: none !important; }"
 THEME = "(theme) => { document.documentElement.dataset.theme = theme; document.documentElement.dataset.mode = theme; }"
 SETTLED = "() => new Promise((done) => requestAnimationFrame(() => setTimeout(done, 20)))"
 SIDEWAYS = "() => document.documentElement.scrollWidth - document.documentElement.clientWidth"
 
 
-@pytest.mark.slow
-@every_page
-def test_a_page_is_accessible_fits_and_keeps_to_itself(name, address, axe, visit):
+@pytest.mark.parametrize(
+    "name",
+    [name if name in SAMPLE else pytest.param(name, marks=pytest.mark.slow) for name in PAGES or SAMPLE],
+)
+def test_a_page_is_accessible(name, address, axe, visit):
     page = visit(f"{address}/{name}")
     page.add_style_tag(content=STILL)
     page.evaluate(axe)
@@ -44,6 +53,11 @@ def test_a_page_is_accessible_fits_and_keeps_to_itself(name, address, axe, visit
         page.evaluate(SETTLED)
         found += [(width, theme, violation) for violation in page.evaluate(VIOLATIONS, [context, options])]
     assert found == []
+
+
+@every_page
+def test_a_page_fits_and_keeps_to_itself(name, address, visit):
+    page = visit(f"{address}/{name}")
     for width in (1280, 390, 360):
         page.set_viewport_size({"width": width, "height": 900})
         assert page.evaluate(SIDEWAYS) <= 0, f"scrolls sideways at {width} px"
