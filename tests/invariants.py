@@ -249,6 +249,11 @@ EXCEPTIONS = {
         "heads.differential_attention",
         results_lie_in_the_hull_of_the_values,
     ): "its weights may be negative, and sum to one minus lambda",
+    ("schedules.online_log_sum_exp", a_constant_on_a_row_of_scores_changes_nothing): "it moves by that constant",
+    ("schedules.online_softmax", every_argument_changes_the_result): "a block only changes the order of the sums",
+    ("schedules.online_log_sum_exp", every_argument_changes_the_result): "a block only changes the order of the sums",
+    ("schedules.online_attention", every_argument_changes_the_result): "a block only changes the order of the sums",
+    ("schedules.partial_attention", library_and_precision_stay): "its log-sum-exp is never narrower than float32",
 }
 
 
