@@ -370,10 +370,15 @@ class TestMerge:
         for wrong in ((out, out, out, lse), (out, lse, out, lse[:2])):
             with pytest.raises(ValueError, match=r"lse_[ab] has shape .*it must be \(3,\)"):
                 merge(*wrong)
-        with pytest.raises(TypeError, match="lse_b must be an array"):
-            merge(out, lse, out, 0.0)
-        with pytest.raises(TypeError, match="one library"):
-            merge(out, lse, out, other.asarray(np.ones(3)))
+        names = ("out_a", "lse_a", "out_b", "lse_b")
+        for i, name in enumerate(names):
+            given = [out, lse, out, lse]
+            given[i] = [[1.0]]
+            with pytest.raises(TypeError, match=f"{name} must be an array"):
+                merge(*given)
+            given[i] = other.asarray(np.ones((3, 2)[: 2 - i % 2]))
+            with pytest.raises(TypeError, match="out_a, lse_a, out_b, lse_b must be arrays of one library"):
+                merge(*given)
 
 
 class TestMergeAll:

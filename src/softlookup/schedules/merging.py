@@ -93,10 +93,14 @@ def merge(out_a: Array, lse_a: Array, out_b: Array, lse_b: Array, /) -> tuple[Ar
 
     Parameters
     ----------
-    out_a, out_b : array of shape (..., n, e)
-        Outputs over the two parts, in one shape.
-    lse_a, lse_b : array of shape (..., n)
-        Their natural log-sum-exps; minus infinity for a part in which the query reads nothing.
+    out_a : array of shape (..., n, e)
+        Output over the first part.
+    lse_a : array of shape (..., n)
+        Its natural log-sum-exp; minus infinity where the query reads nothing of the part.
+    out_b : array of shape (..., n, e)
+        Output over the second part.
+    lse_b : array of shape (..., n)
+        Its natural log-sum-exp.
 
     Returns
     -------
@@ -148,8 +152,7 @@ def merge(out_a: Array, lse_a: Array, out_b: Array, lse_b: Array, /) -> tuple[Ar
     >>> out, np.exp(lse).round(6)
     (array([[6.5]]), array([16.]))
     """
-    xp = library(out_a=out_a, lse_a=lse_a, out_b=out_b, lse_b=lse_b)
-    _check_two(out_a, lse_a, out_b, lse_b)
+    xp = _check_two(out_a, lse_a, out_b, lse_b)
     _, outs_dtype, outs = promote(out_a=out_a, out_b=out_b)
     _, lses_dtype, lses = promote(lse_a=lse_a, lse_b=lse_b)
     out, lse = merge_all(xp.stack(outs, axis=-3), xp.stack(lses, axis=-2))
@@ -225,10 +228,14 @@ def merge_vjp(
         Gradient with respect to the merged output.
     g_lse : array of shape (..., n)
         Gradient with respect to the merged log-sum-exp; zeros if nothing reads it.
-    out_a, out_b : array of shape (..., n, e)
-        Outputs, as they were given to `merge`.
-    lse_a, lse_b : array of shape (..., n)
-        Log-sum-exps, as they were given to `merge`.
+    out_a : array of shape (..., n, e)
+        The first output, as it was given to `merge`.
+    lse_a : array of shape (..., n)
+        Its log-sum-exp.
+    out_b : array of shape (..., n, e)
+        The second output.
+    lse_b : array of shape (..., n)
+        Its log-sum-exp.
 
     Returns
     -------
@@ -470,13 +477,14 @@ def shared_prefix_attention(
     return cast(xp, merge(out, lse, *partial_attention(q, k, v, mask=mask, score=score))[0], dtype)
 
 
-def _check_two(out_a: Array, lse_a: Array, out_b: Array, lse_b: Array) -> None:
-    """Raise unless the results of two parts have the shapes of outputs and of their rows."""
-    library(out_a=out_a, lse_a=lse_a, out_b=out_b, lse_b=lse_b)
+def _check_two(out_a: Array, lse_a: Array, out_b: Array, lse_b: Array) -> Any:
+    """Return the library of the results of two parts; outputs must have one shape, log-sum-exps that of the rows."""
+    xp = library(out_a=out_a, lse_a=lse_a, out_b=out_b, lse_b=lse_b)
     check_axes("n e", out_a=out_a)
     check_shape("out_b", out_b, tuple(out_a.shape))
     check_shape("lse_a", lse_a, tuple(out_a.shape[:-1]))
     check_shape("lse_b", lse_b, tuple(out_a.shape[:-1]))
+    return xp
 
 
 def _columns(xp: Any, name: str, x: Array | None, k: Array) -> Array | None:
