@@ -225,6 +225,12 @@ class TestOnlineSoftmax:
             s = xp.asarray(np.full((1, 4096), 3.0), dtype)
             xp.check(online_softmax(s, block=512), np.full((1, 4096), 1 / 4096), dtype=dtype)
 
+    def test_by_default_one_key_is_read_at_a_time(self):
+        s = np.random.default_rng(23).normal(size=(50, 99))
+        for function in (online_softmax, online_log_sum_exp):
+            np.testing.assert_array_equal(function(s), function(s, block=1))
+            assert np.any(function(s) != function(s, block=2))
+
     def test_bad_input(self, xp):
         s = xp.asarray(np.ones((2, 3)))
         for function in (online_softmax, online_log_sum_exp):
@@ -389,6 +395,18 @@ class TestOnlineAttention:
             bias = np.random.default_rng(16).normal(size=shape)
             ours = run(*map(xp.asarray, (q, k, v)), allowed, xp.asarray(bias))
             xp.check(ours, attention(q, k, v, mask=mask, bias=bias))
+
+    @pytest.mark.parametrize(
+        "shapes",
+        [((2, 1, 4, 3, 2), (3, 2, 5, 2), (5, 4)), ((3, 2), (2, 1, 5, 2), (1, 5, 4)), ((3, 2), (5, 2), (2, 1, 5, 4))],
+        ids=("queries", "keys", "values"),
+    )
+    def test_leading_axes_broadcast(self, xp, shapes):
+        rng = np.random.default_rng(24)
+        q, k, v = (rng.normal(size=shape) for shape in shapes)
+        bias = rng.normal(size=5)
+        run = xp.quick(lambda q, k, v, bias: online_attention(q, k, v, block=3, bias=bias))
+        xp.check(run(*map(xp.asarray, (q, k, v, bias))), attention(q, k, v, bias=bias))
 
     def test_a_nan_that_only_some_may_read_stays_with_them(self, xp):
         """The stronger of the two guarantees, for keys and for values, as in attention."""
