@@ -434,7 +434,11 @@ class TestMergeAll:
         (dlses,) = autograd.vjp(lambda b: merge_all(outs, b)[1], g[:, 0], lses)
         autograd.check(dlses, [[c, 0.0], [1 - c, 0.0], [0.0, 0.0]])
 
-    def test_bad_input(self, xp):
+    def test_bad_input(self, xp, other):
+        with pytest.raises(TypeError, match="outs, lses must be arrays of one library"):
+            merge_all(xp.asarray(np.ones((2, 3, 2))), other.asarray(np.ones((2, 3))))
+        with pytest.raises(TypeError, match="lses must be an array"):
+            merge_all(xp.asarray(np.ones((2, 3, 2))), [[1.0]])
         with pytest.raises(ValueError, match=r"outs has shape \(3, 2\).*p, n, e"):
             merge_all(xp.asarray(np.ones((3, 2))), xp.asarray(np.ones(3)))
         with pytest.raises(ValueError, match=r"lses has shape \(3, 4\).*\(4, 3\)"):

@@ -206,7 +206,7 @@ def merge_all(outs: Array, lses: Array, /) -> tuple[Array, Array]:
     """
     xp = library(outs=outs, lses=lses)
     check_axes("p n e", outs=outs)
-    check_shape("lses", lses, tuple(outs.shape[:-1]))
+    check_shape("lses", lses, outs.shape[:-1])
     _, outs_dtype, (outs,) = promote(outs=outs)
     _, lses_dtype, (lses,) = promote(lses=lses)
     alive = lses != -math.inf
@@ -274,8 +274,8 @@ def merge_vjp(
     array([-0.375])
     """
     _check_two(out_a, lse_a, out_b, lse_b)
-    check_shape("g_out", g_out, tuple(out_a.shape))
-    check_shape("g_lse", g_lse, tuple(lse_a.shape))
+    check_shape("g_out", g_out, out_a.shape)
+    check_shape("g_lse", g_lse, lse_a.shape)
     xp, dtype, (g_out, g_lse, out_a, lse_a, out_b, lse_b) = promote(
         g_out=g_out, g_lse=g_lse, out_a=out_a, lse_a=lse_a, out_b=out_b, lse_b=lse_b
     )
@@ -481,9 +481,9 @@ def _check_two(out_a: Array, lse_a: Array, out_b: Array, lse_b: Array) -> Any:
     """Return the library of the results of two parts; outputs must have one shape, log-sum-exps that of the rows."""
     xp = library(out_a=out_a, lse_a=lse_a, out_b=out_b, lse_b=lse_b)
     check_axes("n e", out_a=out_a)
-    check_shape("out_b", out_b, tuple(out_a.shape))
-    check_shape("lse_a", lse_a, tuple(out_a.shape[:-1]))
-    check_shape("lse_b", lse_b, tuple(out_a.shape[:-1]))
+    check_shape("out_b", out_b, out_a.shape)
+    check_shape("lse_a", lse_a, out_a.shape[:-1])
+    check_shape("lse_b", lse_b, out_a.shape[:-1])
     return xp
 
 
