@@ -71,6 +71,21 @@ def row_max(xp: Any, s: Array) -> Array:
     return xp.max(s, axis=-1, keepdims=True)
 
 
+def share_infinite(xp: Any, s: Array, top: Array) -> Array:
+    """Return the scores; where their maximum `top` is plus infinity, only the infinite ones count, and equally."""
+    return xp.where(s == math.inf, 0.0, xp.where(top == math.inf, -math.inf, s))
+
+
+def below_top(xp: Any, s: Array, top: Array) -> Array:
+    """Return the scores minus their maximum `top`, with zero for each score of plus infinity."""
+    return share_infinite(xp, s, top) - xp.where(xp.isinf(top), 0.0, top)
+
+
+def inverse_root(width: int) -> float:
+    """Return the usual scale of a dot product of this width; without columns it is one."""
+    return 1 / math.sqrt(max(width, 1))
+
+
 def squared_distance(xp: Any, q: Array, k: Array) -> Array:
     """Return the squared Euclidean distance of every ``q (..., n, d)`` to every ``k (..., m, d)``: ``(..., n, m)``."""
     return xp.sum((q[..., :, None, :] - k[..., None, :, :]) ** 2, axis=-1)

@@ -69,6 +69,13 @@ def check_projects(**arrays: Array) -> None:
     broadcast_batch(2, **arrays)
 
 
+def group_size(name: str, x: Array, heads: int, what: str) -> int:
+    """Return how many of the `heads` share one head of ``x (..., H, m, d)``; `what` says whose heads they are."""
+    if x.shape[-3] == 0 or heads % x.shape[-3]:
+        raise ValueError(f"{name} has {x.shape[-3]} heads, which does not divide {what}")
+    return heads // x.shape[-3]
+
+
 def check_items(k: Array, v: Array) -> None:
     """Raise unless there is one value for each key."""
     check_axes("m d", k=k)

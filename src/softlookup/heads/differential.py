@@ -1,7 +1,7 @@
 """Differential attention: the weights of one head minus a fraction of those of its neighbor."""
 
 from softlookup._arrays import Array, Score, cast, promote
-from softlookup._checks import broadcast_batch, check_axes, check_broadcast, check_items, finite
+from softlookup._checks import broadcast_batch, check_axes, check_broadcast, check_items, finite, group_size
 from softlookup.lookup.attention import attention_weights, scaled_dot
 from softlookup.lookup.weighted_average import weighted_average
 from softlookup.scores.qk_norm import rms_norm
@@ -97,9 +97,7 @@ def differential_attention(
     w = differential_weights(q, k, lam=lam, mask=mask, bias=bias, score=score)
     pairs = w.shape[-3]
     if v.ndim > 2:
-        if v.shape[-3] == 0 or pairs % v.shape[-3]:
-            raise ValueError(f"v has {v.shape[-3]} heads, which does not divide the {pairs} pairs of heads of q")
-        v = xp.repeat(v, pairs // v.shape[-3], axis=-3)
+        v = xp.repeat(v, group_size("v", v, pairs, f"the {pairs} pairs of heads of q"), axis=-3)
     if mask is not None and mask.ndim > 2 and mask.shape[-3] > 1:
         mask = mask[..., 0::2, :, :] | mask[..., 1::2, :, :]
     return cast(xp, weighted_average(w, v, allowed=mask), dtype)

@@ -9,6 +9,7 @@ from softlookup._checks import (
     check_axes,
     check_broadcast,
     check_items,
+    group_size,
     natural,
     positive,
     positive_integer,
@@ -65,7 +66,7 @@ def repeat_heads(x: Array, /, *, heads: int) -> Array:
     heads = positive_integer("heads", heads)
     xp, dtype, (x,) = promote(x=x)
     check_axes("H m d", x=x)
-    return cast(xp, xp.repeat(x, _group_size("x", x, heads, "heads ="), axis=-3), dtype)
+    return cast(xp, xp.repeat(x, group_size("x", x, heads, f"heads = {heads}"), axis=-3), dtype)
 
 
 def grouped_query_attention(
@@ -160,7 +161,7 @@ def grouped_query_attention(
     check_axes("H m e", v=v)
     check_items(k, v)
     for name, x in (("k", k), ("v", v)):
-        _group_size(name, x, q.shape[-3], "q's")
+        group_size(name, x, q.shape[-3], f"q's {q.shape[-3]}")
     broadcast_batch(3, q=q, k=k, v=v)
     shape = (*broadcast_batch(3, q=q, k=k), q.shape[-3], q.shape[-2], k.shape[-2])
     mask = allowed_pairs(xp, "mask", mask, shape)
@@ -280,13 +281,6 @@ def cache_bytes(n: Array, /, *, heads: int, d: int, e: int | None = None, layers
     e = d if e is None else natural("e", e)
     xp, dtype, (n,) = promote(n=n)
     return cast(xp, n * (size * layers * heads * (d + e)), dtype)
-
-
-def _group_size(name: str, x: Array, heads: int, whose: str) -> int:
-    """Return how many of the query heads share one head of `x`."""
-    if x.shape[-3] == 0 or heads % x.shape[-3]:
-        raise ValueError(f"{name} has {x.shape[-3]} heads, which does not divide {whose} {heads}")
-    return heads // x.shape[-3]
 
 
 def _in_groups(xp: Any, x: Array, shared: Array) -> Array:

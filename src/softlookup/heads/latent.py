@@ -1,9 +1,8 @@
 """Latents: keys and values of many heads are made from a few numbers that are kept for each token."""
 
-import math
 from typing import Any
 
-from softlookup._arrays import Array, cast, promote
+from softlookup._arrays import Array, cast, hide_unread, inverse_root, promote
 from softlookup._checks import (
     allowed_pairs,
     broadcast_batch,
@@ -12,7 +11,9 @@ from softlookup._checks import (
     check_equal,
     check_projects,
     check_shape,
+    group_size,
 )
+from softlookup.heads.grouped_query import _in_groups, _in_heads
 from softlookup.lookup.attention import attention, scaled_dot
 
 __all__ = [
@@ -367,14 +368,10 @@ def expand_latent(c: Array, w: Array, /) -> Array:
     if c.ndim < 3 or w.ndim < 3:
         check_projects(c=c, w=w)
         return cast(xp, c @ w, dtype)
-    groups, heads = c.shape[-3], w.shape[-3]
-    if groups == 0 or heads % groups:
-        raise ValueError(f"c has {groups} heads, which does not divide w's {heads}")
-    c = c[..., None, :, :]
-    w = xp.reshape(w, (*w.shape[:-3], groups, heads // groups, *w.shape[-2:]))
+    group_size("c", c, w.shape[-3], f"w's {w.shape[-3]}")
+    c, w = c[..., None, :, :], _in_groups(xp, w, c)
     check_projects(c=c, w=w)
-    x = c @ w
-    return cast(xp, xp.reshape(x, (*x.shape[:-4], heads, *x.shape[-2:])), dtype)
+    return cast(xp, _in_heads(xp, c @ w), dtype)
 
 
 def tensor_product_heads(a: Array, b: Array, /) -> Array:
@@ -574,8 +571,8 @@ def _scale(q: Array, c: Array, k_rot: Array, w_k: Array, w_v: Array, scale: floa
     check_equal("items", -2, c=c, k_rot=k_rot)
     heads = q.shape[-3] if q.ndim > 2 else 1
     for name, x in (("c", c), ("k_rot", k_rot)):
-        if x.ndim > 2 and (x.shape[-3] == 0 or heads % x.shape[-3]):
-            raise ValueError(f"{name} has {x.shape[-3]} heads, which does not divide q's {heads}")
+        if x.ndim > 2:
+            group_size(name, x, heads, f"q's {heads}")
     for name, w in (("w_k", w_k), ("w_v", w_v)):
         check_axes("r d", **{name: w})
         if w.shape[-2] != c.shape[-1]:
@@ -586,7 +583,7 @@ def _scale(q: Array, c: Array, k_rot: Array, w_k: Array, w_v: Array, scale: floa
     d, rotated = w_k.shape[-1], k_rot.shape[-1]
     if q.shape[-1] != d + rotated:
         raise ValueError(f"q has {q.shape[-1]} columns; it needs {d} for w_k and {rotated} for k_rot")
-    return 1 / math.sqrt(max(d + rotated, 1)) if scale is None else scale
+    return inverse_root(d + rotated) if scale is None else scale
 
 
 def _join(xp: Any, x: Array, rotated: Array, name: str) -> Array:
@@ -607,4 +604,4 @@ def _without_unread(xp: Any, name: str, x: Array, q: Array, mask: Array | None) 
     mask = allowed_pairs(xp, "mask", mask, (*broadcast_batch(3, **{"q": q, name: x}), *some_heads, n, m))
     if some_heads:
         mask = xp.reshape(mask, (*mask.shape[:-3], groups, heads // groups * n, m))
-    return xp.where(xp.any(mask, axis=-2)[..., None], x, 0.0)
+    return hide_unread(xp, x, mask)

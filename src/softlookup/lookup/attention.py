@@ -1,9 +1,8 @@
 """Attention: score, bias, normalize what is allowed, blend."""
 
-import math
 from typing import Any
 
-from softlookup._arrays import Array, Normalizer, Score, cast, hide_unread, promote, sum_to_shape
+from softlookup._arrays import Array, Normalizer, Score, cast, hide_unread, inverse_root, promote, sum_to_shape
 from softlookup._checks import (
     allowed_pairs,
     broadcast_batch,
@@ -12,6 +11,7 @@ from softlookup._checks import (
     check_items,
     check_shape,
     finite,
+    group_size,
     pair_shape,
     positive,
 )
@@ -85,7 +85,7 @@ def scaled_dot(*, scale: float | None = None, cap: float | None = None) -> Score
     cap = cap if cap is None else positive("cap", cap)
 
     def factor(d: int) -> float:
-        return 1 / math.sqrt(max(d, 1)) if scale is None else scale
+        return inverse_root(d) if scale is None else scale
 
     def score(q: Array, k: Array, /) -> Array:
         xp, dtype, (q, k) = promote(q=q, k=k)
@@ -431,9 +431,7 @@ def _spread_heads(xp: Any, name: str, x: Array, q: Array) -> Array:
     heads = q.shape[-3] if q.ndim > 2 else 1
     if x.ndim < 3 or x.shape[-3] in (1, heads):
         return x
-    if x.shape[-3] == 0 or heads % x.shape[-3]:
-        raise ValueError(f"{name} has {x.shape[-3]} heads, which does not divide q's {heads}")
-    return xp.repeat(x, heads // x.shape[-3], axis=-3)
+    return xp.repeat(x, group_size(name, x, heads, f"q's {heads}"), axis=-3)
 
 
 def _gather_heads(xp: Any, dx: Array, shape: tuple[int, ...]) -> Array:

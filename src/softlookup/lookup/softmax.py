@@ -3,7 +3,7 @@
 import math
 from typing import Any
 
-from softlookup._arrays import Array, cast, hide, promote, row_max
+from softlookup._arrays import Array, below_top, cast, hide, promote, row_max
 from softlookup._checks import check_axes, check_shape, positive, readable_scores
 
 __all__ = ["effective_items", "entropy", "log_sum_exp", "softmax", "softmax_vjp"]
@@ -285,9 +285,7 @@ softmax.vjp = softmax_vjp
 def _subtract_max(xp: Any, s: Array, allowed: Array | None) -> tuple[Array, Array]:
     s = readable_scores(xp, s, allowed, -math.inf)
     top = row_max(xp, s)
-    # In a row with plus infinity only the infinite scores count, and equally.
-    s = xp.where(s == math.inf, 0.0, xp.where(top == math.inf, -math.inf, s))
-    return s - xp.where(xp.isinf(top), 0.0, top), top
+    return below_top(xp, s, top), top
 
 
 def _in_range(xp: Any, temperature: float, dtype: Any) -> float:

@@ -5,7 +5,7 @@ from typing import Any
 
 from array_api_compat import device
 
-from softlookup._arrays import Array, Normalizer, cast, hide, promote, row_max
+from softlookup._arrays import Array, Normalizer, below_top, cast, hide, promote, row_max
 from softlookup._checks import check_shape, finite, readable_scores
 from softlookup.lookup.softmax import softmax
 
@@ -328,10 +328,7 @@ entmax15.vjp = lambda g, s, allowed=None, /: _pull_back(g, s, allowed, entmax15,
 def _below_best(xp: Any, s: Array, allowed: Array | None) -> Array:
     """Return the scores minus the best of their row; minus infinity for those that count nothing."""
     s = readable_scores(xp, s, allowed, -math.inf)
-    best = row_max(xp, s)
-    # In a row with plus infinity only the infinite scores count, and equally.
-    s = xp.where(s == math.inf, 0.0, xp.where(best == math.inf, -math.inf, s))
-    return s - xp.where(xp.isinf(best), 0.0, best)
+    return below_top(xp, s, row_max(xp, s))
 
 
 def _support(xp: Any, z: Array, power: int) -> tuple[Array, Array, Array]:

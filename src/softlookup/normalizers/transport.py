@@ -3,7 +3,7 @@
 import math
 from typing import Any
 
-from softlookup._arrays import Array, Normalizer, cast, promote, row_max
+from softlookup._arrays import Array, Normalizer, cast, promote, row_max, share_infinite
 from softlookup._checks import check_axes, natural, readable_scores
 from softlookup.lookup.softmax import log_sum_exp
 
@@ -162,8 +162,6 @@ def softmax_over_queries(s: Array, allowed: Array | None = None, /) -> Array:
 
 def _log_softmax(xp: Any, s: Array) -> Array:
     """Return the logarithm of the softmax of each row; what is not read stays minus infinity, also beside a NaN."""
-    top = row_max(xp, s)
-    # In a row with plus infinity only the infinite scores count, and equally.
-    s = xp.where(s == math.inf, 0.0, xp.where(top == math.inf, -math.inf, s))
+    s = share_infinite(xp, s, row_max(xp, s))
     total = log_sum_exp(s)[..., None]
     return xp.where(s == -math.inf, -math.inf, s - xp.where(total == -math.inf, 0.0, total))

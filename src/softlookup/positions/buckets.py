@@ -14,6 +14,7 @@ from softlookup._checks import (
     integer_pairs,
     positive_integer,
 )
+from softlookup.normalizers.pointwise import sigmoid
 
 __all__ = ["bucket_bias", "log_cpb", "log_cpb_coordinates", "swin_index", "t5_bucket"]
 
@@ -287,9 +288,7 @@ def log_cpb_coordinates(offsets: Array, /, *, window: Sequence[int]) -> Array:
     """
     sizes = _window(window)
     xp, dtype, (offsets,) = promote(offsets=offsets)
-    check_axes("2", offsets=offsets)
-    if offsets.shape[-1] != 2:
-        raise ValueError(f"offsets has shape {tuple(offsets.shape)}; the last axis must hold a row and a column")
+    _check_places("2", offsets=offsets)
     squeezed = [_squeeze(xp, offsets[..., axis], size) for axis, size in enumerate(sizes)]
     return cast(xp, xp.stack(squeezed, axis=-1), dtype)
 
@@ -380,9 +379,7 @@ def log_cpb(
         u = _squeeze(xp, cast(xp, offset, w1.dtype), size)
         units = units + u[..., None] * w1[..., None, None, axis, :]
     z = xp.where(units > 0, units, 0.0) @ w2[..., None, :, :]
-    low = xp.exp(-xp.abs(z))
-    sigmoid = xp.where(z > 0, 1.0, low) / (1 + low)
-    return cast(xp, 16 * xp.moveaxis(sigmoid, -1, -3), dtype)
+    return cast(xp, 16 * xp.moveaxis(sigmoid(z), -1, -3), dtype)
 
 
 def _starts(exact: int, steps: int, max_distance: int) -> list[int]:
@@ -405,13 +402,18 @@ def _window(window: Sequence[int]) -> tuple[int, int]:
     return positive_integer("window", height), positive_integer("window", width)
 
 
+def _check_places(axes: str, **arrays: Array) -> None:
+    """Raise unless each array has these axes, the last of which holds a row and a column."""
+    check_axes(axes, **arrays)
+    for name, x in arrays.items():
+        if x.shape[-1] != 2:
+            raise ValueError(f"{name} has shape {tuple(x.shape)}; the last axis must hold a row and a column")
+
+
 def _offsets(q_coordinates: Array, k_coordinates: Array) -> tuple[Any, Array, Array]:
     """Return the library and, for each pair, by how many rows and by how many columns the query is ahead."""
     xp, _ = integers(q_coordinates=q_coordinates, k_coordinates=k_coordinates)
-    for name, x in (("q_coordinates", q_coordinates), ("k_coordinates", k_coordinates)):
-        check_axes("n 2", **{name: x})
-        if x.shape[-1] != 2:
-            raise ValueError(f"{name} has shape {tuple(x.shape)}; the last axis must hold a row and a column")
+    _check_places("n 2", q_coordinates=q_coordinates, k_coordinates=k_coordinates)
     pairs = [integer_pairs(q=q_coordinates[..., axis], k=k_coordinates[..., axis]) for axis in (0, 1)]
     return xp, *(query - key for query, key in pairs)
 

@@ -5,7 +5,7 @@ from typing import Any
 
 from array_api_compat import device
 
-from softlookup._arrays import Array, Score, cast, hide_unread, library, promote
+from softlookup._arrays import Array, Score, cast, hide_unread, inverse_root, library, promote
 from softlookup._checks import (
     allowed_pairs,
     broadcast_batch,
@@ -522,6 +522,6 @@ def _on_the_way(
     check_broadcast("beta", beta, (*shape[:-2], shape[-1]))
     library(q=q, mask=mask)
     passed = allowed_pairs(xp, "mask", mask, shape)
-    factor = 1 / math.sqrt(max(q.shape[-1], 1)) if scale is None else scale
+    factor = inverse_root(q.shape[-1]) if scale is None else scale
     k, w, beta = (hide_unread(xp, x, passed) for x in (k, w, beta[..., None]))
     return xp, dtype, factor * q, k, (w, beta[..., 0], passed)

@@ -1,11 +1,10 @@
 """Relative positions: scores and values that depend on how far the key stands from the query."""
 
-import math
 from typing import Any
 
 from array_api_compat import device
 
-from softlookup._arrays import Array, Score, cast, hide, integers, library, promote, table_rows
+from softlookup._arrays import Array, Score, cast, hide, integers, inverse_root, library, promote, table_rows
 from softlookup._checks import (
     broadcast_batch,
     check_axes,
@@ -473,7 +472,7 @@ def disentangled(a: Array, b: Array, index: Array, /, *, scale: float | None = N
 
 
 def _scale(scale: float | None, q: Array, terms: int) -> float:
-    return 1 / math.sqrt(max(terms * q.shape[-1], 1)) if scale is None else scale
+    return inverse_root(terms * q.shape[-1]) if scale is None else scale
 
 
 def _vectors(xp: Any, name: str, table: Array, index: Array, q: Array, k: Array) -> Array:

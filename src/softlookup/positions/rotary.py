@@ -441,9 +441,7 @@ def change_pairing(x: Array, /, *, to: str) -> Array:
     """
     xp, dtype, (x,) = promote(x=x)
     check_axes("d", x=x)
-    pairs, odd = divmod(x.shape[-1], 2)
-    if odd:
-        raise ValueError(f"x has {x.shape[-1]} columns; they must be even, because two numbers make a pair")
+    pairs = _pairs(x)
     before = (pairs, 2) if _pairing("to", to) == "half" else (2, pairs)
     moved = xp.matrix_transpose(xp.reshape(x, (*x.shape[:-1], *before)))
     return cast(xp, xp.reshape(moved, x.shape), dtype)
@@ -454,6 +452,14 @@ def _pairing(name: str, value: Any) -> str:
     if value not in ("interleaved", "half"):
         raise ValueError(f'{name} is {value!r}; it must be "interleaved" or "half"')
     return value
+
+
+def _pairs(x: Array) -> int:
+    """Return how many pairs the columns of `x` make; none may be left over."""
+    pairs, odd = divmod(x.shape[-1], 2)
+    if odd:
+        raise ValueError(f"x has {x.shape[-1]} columns; they must be even, because two numbers make a pair")
+    return pairs
 
 
 def _angles(x: Array, positions: Array, frequencies: Array) -> Array:

@@ -6,9 +6,9 @@ from typing import Any
 import numpy as np
 from array_api_compat import device, is_array_api_obj
 
-from softlookup._arrays import Array, cast, library, promote
+from softlookup._arrays import Array, cast, promote
 from softlookup._checks import check_axes, check_broadcast, positive
-from softlookup.positions.rotary import rotary_frequencies
+from softlookup.positions.rotary import _pairing, _pairs, rotary_frequencies
 
 __all__ = [
     "by_parts_frequencies",
@@ -478,7 +478,6 @@ def longrope_frequencies(frequencies: Array, short: Array, long: Array, /, *, le
     array([1.    , 0.0125])
     """
     length, trained = positive("length", length), positive("trained", trained)
-    library(frequencies=frequencies, short=short, long=long)
     xp, dtype, (frequencies, short, long) = promote(frequencies=frequencies, short=short, long=long)
     check_axes("r", frequencies=frequencies)
     check_broadcast("short", short, tuple(frequencies.shape))
@@ -604,19 +603,16 @@ def xpos_stretch(x: Array, positions: Array, /, *, pairing: str, span: float = 5
     array([[0.286, 0.643, 0.286, 0.643]])
     """
     span, offset = positive("span", span), positive("offset", offset)
-    if pairing not in ("interleaved", "half"):
-        raise ValueError(f'pairing is {pairing!r}; it must be "interleaved" or "half"')
+    interleaved = _pairing("pairing", pairing) == "interleaved"
     xp, dtype, _ = promote(x=x)
     _, _, (x, positions) = promote(x=x, positions=positions)
     check_axes("n d", x=x)
     check_axes("n", positions=positions)
     check_broadcast("positions", positions, x.shape[:-1])
-    pairs, odd = divmod(x.shape[-1], 2)
-    if odd:
-        raise ValueError(f"x has {x.shape[-1]} columns; they must be even, because two numbers make a pair")
+    pairs = _pairs(x)
     zeta = [(r / max(pairs, 1) + offset) / (1 + offset) for r in range(pairs)]
     logs = [math.log(z) / span for z in zeta]
-    logs = [w for w in logs for _ in range(2)] if pairing == "interleaved" else logs * 2
+    logs = [w for w in logs for _ in range(2)] if interleaved else logs * 2
     powers = positions[..., None] * xp.asarray(logs, dtype=positions.dtype, device=device(x))
     return cast(xp, x * xp.exp(powers), dtype)
 

@@ -4,9 +4,10 @@ import math
 from typing import Any
 
 from softlookup._arrays import Array, Score, cast, hide, library, promote
-from softlookup._checks import check_axes, check_broadcast, check_items, check_shape, positive_integer
+from softlookup._checks import check_axes, check_broadcast, check_items, check_shape
 from softlookup.lookup.attention import attention, scaled_dot
 from softlookup.lookup.softmax import log_sum_exp, softmax
+from softlookup.schedules.online_softmax import _cuts
 
 __all__ = ["merge", "merge_all", "merge_vjp", "partial_attention", "shared_prefix_attention", "split_attention"]
 
@@ -370,17 +371,14 @@ def split_attention(
            [0.599, 0.802],
            [0.752, 0.752]])
     """
-    size = positive_integer("size", size)
     xp, dtype, (q, k, v, bias) = promote(q=q, k=k, v=v, bias=bias)
     check_items(k, v)
-    m = k.shape[-2]
     mask, bias = (_columns(xp, name, x, k) for name, x in (("mask", mask), ("bias", bias)))
-    outs, lses = [], []
-    for start in range(0, max(m, 1), size):
-        part = slice(start, min(start + size, m))
-        seen = {name: x if x is None else x[..., part] for name, x in (("mask", mask), ("bias", bias))}
-        out, lse = partial_attention(q, k[..., part, :], v[..., part, :], score=score, **seen)
-        outs, lses = [*outs, out], [*lses, lse]
+    parts = []
+    for cut in _cuts(k.shape[-2], size=size):
+        seen = {name: x if x is None else x[..., cut] for name, x in (("mask", mask), ("bias", bias))}
+        parts.append(partial_attention(q, k[..., cut, :], v[..., cut, :], score=score, **seen))
+    outs, lses = zip(*parts, strict=True)
     return cast(xp, merge_all(xp.stack(outs, axis=-3), xp.stack(lses, axis=-2))[0], dtype)
 
 

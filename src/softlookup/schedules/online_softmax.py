@@ -5,7 +5,7 @@ from typing import Any
 
 from array_api_compat import device
 
-from softlookup._arrays import Array, Score, cast, promote, row_max
+from softlookup._arrays import Array, Score, below_top, cast, promote, row_max
 from softlookup._checks import (
     broadcast_batch,
     check_axes,
@@ -83,7 +83,7 @@ def online_softmax(s: Array, allowed: Array | None = None, /, *, block: int = 1)
     xp, dtype, (s,) = promote(s=s)
     s = readable_scores(xp, s, allowed, -math.inf)
     top, total = _top_and_total(xp, s, block)
-    return cast(xp, _counted_at(xp, s, top) / xp.where(total == 0, 1.0, total), dtype)
+    return cast(xp, xp.exp(below_top(xp, s, top)) / xp.where(total == 0, 1.0, total), dtype)
 
 
 online_softmax.vjp = softmax_vjp
@@ -232,7 +232,7 @@ def online_attention(
     top = xp.full(rows, -math.inf, dtype=q.dtype, device=where)
     total = xp.zeros(rows, dtype=q.dtype, device=where)
     blend = xp.zeros((*broadcast_batch(2, q=q, k=k, v=v), n, v.shape[-1]), dtype=q.dtype, device=where)
-    for cut in _cuts(m, block):
+    for cut in _cuts(m, block=block):
         readable, added = (x if x is None else x[..., cut] for x in (allowed, bias))
         s = attention_scores(q, k[..., cut, :], bias=added, score=score)
         top, total, blend = online_update(top, total, blend, s, v[..., cut, :], readable)
@@ -313,7 +313,7 @@ def _top_and_total(xp: Any, s: Array, block: int) -> tuple[Array, Array]:
     """Return the maximum and the total of each row as ``(..., 1)``, in one pass over blocks."""
     total = xp.zeros((*s.shape[:-1], 1), dtype=s.dtype, device=device(s))
     top = total - math.inf
-    for cut in _cuts(s.shape[-1], block):
+    for cut in _cuts(s.shape[-1], block=block):
         top, kept, e = _rise(xp, top, s[..., cut])
         total = total * kept + xp.sum(e, axis=-1, keepdims=True)
     return top, total
@@ -322,16 +322,11 @@ def _top_and_total(xp: Any, s: Array, block: int) -> tuple[Array, Array]:
 def _rise(xp: Any, top: Array, s: Array) -> tuple[Array, Array, Array]:
     """Return the maximum with one more block, and what the old total and each new score count relative to it."""
     new = xp.maximum(top, row_max(xp, s))
-    return new, _counted_at(xp, top, new), _counted_at(xp, s, new)
+    return new, xp.exp(below_top(xp, top, new)), xp.exp(below_top(xp, s, new))
 
 
-def _counted_at(xp: Any, x: Array, top: Array) -> Array:
-    """Return exp(x - top) for x up to `top`; at a top of plus infinity only infinite x count, each as one."""
-    x = xp.where(x == math.inf, 0.0, xp.where(top == math.inf, -math.inf, x))
-    return xp.exp(x - xp.where(xp.isinf(top), 0.0, top))
-
-
-def _cuts(m: int, block: int) -> list[slice]:
+def _cuts(m: int, **block: int) -> list[slice]:
     """Return where to cut m keys; one empty block if there are none, so that all arguments are checked."""
-    block = positive_integer("block", block)
-    return [slice(start, min(start + block, m)) for start in range(0, max(m, 1), block)]
+    ((name, size),) = block.items()
+    size = positive_integer(name, size)
+    return [slice(start, min(start + size, m)) for start in range(0, max(m, 1), size)]

@@ -1,9 +1,8 @@
 """Similarity: how alike a query and a key are, by a matrix, by their angle or by their distance."""
 
-import math
 import numbers
 
-from softlookup._arrays import Array, Score, cast, promote, squared_distance, unit
+from softlookup._arrays import Array, Score, cast, inverse_root, promote, squared_distance, unit
 from softlookup._checks import (
     broadcast_batch,
     check_axes,
@@ -275,7 +274,7 @@ def l2_distance(*, scale: float | None = None) -> Score:
     def score(q: Array, k: Array, /) -> Array:
         xp, dtype, (q, k) = promote(q=q, k=k)
         pair_shape(q, k)
-        factor = 1 / math.sqrt(max(q.shape[-1], 1)) if scale is None else scale
+        factor = inverse_root(q.shape[-1]) if scale is None else scale
         return cast(xp, -factor * squared_distance(xp, q, k), dtype)
 
     return score
