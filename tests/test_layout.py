@@ -13,7 +13,7 @@ SOURCE = ROOT / "src" / "softlookup"
 FAMILIES = {
     family["family"]: family["topics"] for family in json.loads((ROOT / "docs/_data/families.json").read_text())
 }
-MODULES = {f"{path.parent.name}/{path.stem}": path for path in SOURCE.glob("*/*.py") if path.name != "__init__.py"}
+MODULES = {f"{path.parent.name}/{path.stem}": path for path in SOURCE.glob("*/*.py") if not path.stem.startswith("__")}
 PAGES = {f"{path.parent.name}/{path.stem}": path for path in ROOT.glob("docs/[a-z]*/*.md") if path.stem != "index"}
 TESTS = {
     f"{path.parent.name}/{path.stem.removeprefix('test_')}": path

@@ -30,6 +30,7 @@ class Subject:
     boolean: bool = False
     whole: bool = False
     log_total: Callable | None = None
+    numpy_only: bool = False
 
     def __call__(self, **given):
         """Call the function; the result is always a tuple of arrays."""

@@ -1,0 +1,3 @@
+"""What a trained head computes."""
+
+__all__ = []
