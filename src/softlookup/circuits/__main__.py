@@ -6,6 +6,7 @@ import json
 import pathlib
 import pkgutil
 import time
+from collections.abc import Callable
 
 import numpy as np
 
@@ -29,42 +30,49 @@ def halved(model: language_model.Model) -> language_model.Model:
     return {name: x.astype(np.float16) for name, x in model.items()}
 
 
-def measured(model: language_model.Model) -> dict[str, dict[str, float]]:
-    """Ask each module of the family for its numbers about one model; the model is rounded as it is shipped."""
-    names = [f"{circuits.__name__}.{module.name}" for module in pkgutil.iter_modules(circuits.__path__)]
-    modules = [importlib.import_module(name) for name in names if not name.endswith("__main__")]
+def measures(topics: list[str]) -> dict[str, Callable[[language_model.Model], dict[str, float]]]:
+    """Return what each of the topics measures on a model, if it measures anything."""
+    modules = {name: importlib.import_module(f"{circuits.__name__}.{name}") for name in topics}
+    return {name: module._over_seeds for name, module in modules.items() if hasattr(module, "_over_seeds")}
+
+
+def measured(model: language_model.Model, topics: list[str]) -> dict[str, dict[str, float]]:
+    """Measure a model as it is shipped: rounded to half precision."""
     model = {name: x.astype(np.float32) for name, x in halved(model).items()}
-    return {m.__name__.rpartition(".")[2]: m._over_seeds(model) for m in modules if hasattr(m, "_over_seeds")}
+    return {name: measure(model) for name, measure in measures(topics).items()}
 
 
 def main() -> None:
+    every = [module.name for module in pkgutil.iter_modules(circuits.__path__) if module.name != "__main__"]
     parser = argparse.ArgumentParser(prog="python -m softlookup.circuits", description="Train the language model.")
     parser.add_argument("--seed", type=int, default=0, help="seed of the texts and of the first weights")
     parser.add_argument("--steps", type=int, default=4000, help="steps of training")
-    parser.add_argument("--output", type=pathlib.Path, help="the file to write; the weights are rounded to float16")
+    parser.add_argument("--output", type=pathlib.Path, help="the file to write; weights are rounded to float16")
     parser.add_argument("--seeds", action="store_true", help="measure five models, of the seeds 0 to 4, into one file")
     parser.add_argument("--models", type=pathlib.Path, help="with --seeds: a folder that keeps the trained models")
+    parser.add_argument("--topics", nargs="+", choices=every, help="with --seeds: measure these, keep the others")
     given = parser.parse_args()
     if not given.seeds:
         model = trained(given.seed, given.steps)
-        print(json.dumps(measured(model)["language_model"], indent=2))
+        print(json.dumps(measured(model, ["language_model"]), indent=1))
         np.savez_compressed(given.output or "language_model.npz", **halved(model))
         return
-    results: dict[str, dict[str, list[float]]] = {}
+    topics, output = given.topics or every, given.output or pathlib.Path("seeds.json")
+    kept = json.loads(output.read_text(encoding="utf-8")) if output.exists() else {}
+    results = {topic: numbers for topic, numbers in kept.items() if topic not in topics}
     for seed in range(5):
-        kept = given.models and given.models / f"seed{seed}.npz"
-        if kept and kept.exists():
-            with np.load(kept) as file:
-                model = dict(file)
+        file = given.models and given.models / f"seed{seed}.npz"
+        if file and file.exists():
+            with np.load(file) as arrays:
+                model = dict(arrays)
         else:
             model = trained(seed, given.steps)
-            if kept:
-                np.savez_compressed(kept, **model)
-        for topic, numbers in measured(model).items():
+            if file:
+                np.savez_compressed(file, **model)
+        for topic, numbers in measured(model, topics).items():
             for quantity, number in numbers.items():
                 results.setdefault(topic, {}).setdefault(quantity, []).append(float(f"{number:.6g}"))
-    text = json.dumps(results, indent=1)
-    (given.output or pathlib.Path("seeds.json")).write_text(text + "\n", encoding="utf-8")
+    output.write_text(json.dumps(dict(sorted(results.items())), indent=1) + "\n", encoding="utf-8")
 
 
 if __name__ == "__main__":
