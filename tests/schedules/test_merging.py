@@ -576,6 +576,29 @@ class TestSplitAttention:
         given = {"mask": np.asarray(mask), "bias": np.asarray(bias)}
         np.testing.assert_allclose(split_attention(q, k, v, size=2, **given), attention(q, k, v, **given), rtol=1e-12)
 
+    @pytest.mark.parametrize("spoiled", ["k", "v"])
+    def test_a_nan_that_only_some_may_read_stays_with_them(self, xp, spoiled):
+        """The stronger of the two guarantees, in each part and after the merge."""
+        q, k, v = random_arrays(29, (2, 4, 3), (2, 5, 3), (2, 5, 2))
+        mask = np.ones((4, 5), dtype=bool)
+        mask[:2, 3] = False
+        clean = attention(q, k, v, mask=mask)
+        (k if spoiled == "k" else v)[:, 3] = NAN
+        for size in (1, 2, 5):
+            arrays = [xp.asarray(a) for a in (q, k, v)]
+            ours = xp.numpy(split_attention(*arrays, size=size, mask=xp.asarray(mask, "bool")))
+            np.testing.assert_allclose(ours[:, :2], clean[:, :2], rtol=1e-10, atol=1e-12)
+            assert np.isnan(ours[:, 2:]).all()
+
+    def test_narrow_arrays_are_rounded_once(self):
+        """However many parts: half a unit of the output, and no more."""
+        q, k, v = (a.astype(np.float16) for a in random_arrays(33, (4, 8), (500, 8), (500, 3)))
+        expected = attention(*(a.astype(np.float64) for a in (q, k, v)))
+        for size in (1, 7, 500):
+            ours = split_attention(q, k, v, size=size)
+            assert ours.dtype == np.float16
+            assert np.all(np.abs(ours - expected) <= np.spacing(np.abs(ours)) * 0.51)
+
     def test_infinite_scores_of_one_part(self, xp):
         q, k, v = (
             xp.asarray([[1.0]]),

@@ -140,7 +140,8 @@ def merge(out_a: Array, lse_a: Array, out_b: Array, lse_b: Array, /) -> tuple[Ar
 
     The operation is commutative and associative, up to rounding, and zeros with minus infinity are its identity. The
     rule for infinities is that of `softmax`: a part with plus infinity leaves nothing to a finite one, and two of them
-    share equally, however many infinite scores each of them has; there merging differs from reading at once.
+    share equally, however many infinite scores each of them has; there merging differs from reading at once, and the
+    grouping counts.
 
     References
     ----------
@@ -350,13 +351,14 @@ def split_attention(
         part.
     Empty row : a query that may read nothing gets zeros.
     Promises : non-negative, sums to one, inside the hull, shift invariant, prefix stable
-    Equals : ``attention`` for every size, up to rounding.
+    Equals : ``attention`` for every size, up to rounding, unless several scores of a row are plus infinity.
     Year : 2023
     Source : Dao, Haziza, Massa and Sizov, 2023, Flash-Decoding for long-context inference.
     Other names : Flash-Decoding, split-KV, split-K attention, KV sequence parallelism, decode reduction,
         number of splits, num_splits
 
-    A key that no query may read can hold NaN or infinity without effect, as in `attention`.
+    What `attention` says of a NaN or an infinity that is hidden holds here too, also where only some queries may read
+    it. float16 and bfloat16 are computed in float32 to the end, and rounded once.
 
     References
     ----------
@@ -440,7 +442,8 @@ def shared_prefix_attention(
         O(H_kv B (p + m) (d + e)).
     Empty row : a query with an empty prefix that may read nothing of its suffix gets zeros.
     Promises : prefix stable
-    Equals : ``attention`` on the prefix and the suffix in one row of keys, for each sequence by itself.
+    Equals : ``attention`` on the prefix and the suffix in one row of keys, for each sequence by itself, unless several
+        scores of a row are plus infinity.
     Year : 2024
     Source : Juravsky et al., 2024, Hydragen, abstract, arXiv 2402.05099; Ye et al., 2024, Cascade Inference.
     Other names : cascade attention, cascade inference, Hydragen, prefix-aware attention, common prefix attention,
