@@ -839,9 +839,119 @@ def fla_path():
     return arrays | {"out": out, "forgot": forgot}
 
 
+@case("tracr")
+def tracr_programs():
+    """RASP as the evaluator of Tracr reads it, which comes from github.com/google-deepmind/tracr at 9ce2b8c."""
+    from tracr.rasp import causal_eval, rasp
+
+    rng = np.random.default_rng(123)
+    texts, words = (
+        rng.integers(1, 4, size=(12, 9)),
+        rng.choice([-2, -1, 1, 2], size=(900, 8), p=[0.05, 0.45, 0.45, 0.05]),
+    )
+    depths = np.cumsum(np.sign(words), axis=1)
+    words = np.concatenate([words[np.all(depths >= 0, axis=1) & (depths[:, -1] == 0)][:24], words[:8]])
+    equal, less, true = rasp.Comparison.EQ, rasp.Comparison.LT, rasp.Comparison.TRUE
+    x, i = rasp.tokens, rasp.indices
+    same, all_keys = rasp.Select(x, x, equal), rasp.Select(i, i, true)
+    smaller = rasp.Select(x, x, less)
+    target = rasp.SelectorWidth(smaller | (same & rasp.Select(i, i, less)))
+    previous = rasp.Aggregate(rasp.Select(i, i - 1, equal), x, default=-5)
+    matches = rasp.Select(previous, x, equal)
+    last = rasp.Select(rasp.SelectorWidth(rasp.Select(previous, previous, equal)), rasp.SelectorWidth(matches), equal)
+    depth = rasp.SequenceMap(
+        lambda a, b: round(a * (b + 1)), rasp.Aggregate(all_keys, rasp.Map(lambda a: (a > 0) - (a < 0), x)), i
+    )
+    level = rasp.SequenceMap(lambda a, b: a + (b < 0), depth, x)
+    rank = rasp.SelectorWidth(rasp.Select(level, level, equal))
+    partner = rasp.Select(level, level, equal) & rasp.Select(rank, rank - 1, equal)
+    wrong = rasp.SequenceMap(lambda a, b: b < 0 and a != -b, rasp.Aggregate(partner, x, default=0), x)
+    failed = rasp.Aggregate(all_keys, rasp.Map(int, wrong))
+    programs = {
+        "reverse": (rasp.evaluate, texts, rasp.Aggregate(rasp.Select(i, rasp.length - 1 - i, equal), x)),
+        "selector": (rasp.evaluate, texts, rasp.Select(x, i, less)),
+        "mean": (rasp.evaluate, texts, rasp.Aggregate(smaller, x, default=-1)),
+        "causal_mean": (causal_eval.evaluate, texts, rasp.Aggregate(smaller, x, default=-1)),
+        "histogram": (rasp.evaluate, texts, rasp.SelectorWidth(same)),
+        "sort": (rasp.evaluate, texts, rasp.Aggregate(rasp.Select(target, i, equal), x)),
+        "induct": (causal_eval.evaluate, texts, rasp.Aggregate(matches & last, x, default=-1)),
+        "depth": (causal_eval.evaluate, words, depth),
+        "balanced": (causal_eval.evaluate, words, rasp.SequenceMap(lambda a, b: a == 0 and b == 0, depth, failed)),
+    }
+    results = {
+        name: np.array([run(program, given.tolist()) for given in inputs])
+        for name, (run, inputs, program) in programs.items()
+    }
+    return {"texts": texts, "words": words} | results
+
+
+@case("transformers", "torch")
+def transformers_caches():
+    """Four caches fed in pieces of one text: what is read at each piece, by positions, and what is kept at the end."""
+    import torch
+    from transformers.cache_utils import (
+        DynamicLayer,
+        DynamicSlidingWindowLayer,
+        StaticLayer,
+        StaticSlidingWindowLayer,
+    )
+
+    rng, sizes, window = np.random.default_rng(83), (3, 1, 1, 4, 1, 2), 4
+    q, k, v = (torch.tensor(rng.normal(size=(1, heads, 12, 4))) for heads in (4, 2, 2))
+    layers = {
+        "dynamic": (DynamicLayer(), None),
+        "static": (StaticLayer(max_cache_len=16), None),
+        "dynamic_window": (DynamicSlidingWindowLayer(sliding_window=window), window),
+        "static_window": (StaticSlidingWindowLayer(max_cache_len=16, sliding_window=window), window),
+    }
+    arrays = {"q": q, "k": k, "v": v}
+    for name, (layer, left) in layers.items():
+        start, outs = 0, []
+        for size in sizes:
+            piece = slice(start, start + size)
+            length, first = layer.get_mask_sizes(size)
+            keys, values = layer.update(k[:, :, piece], v[:, :, piece])
+            distance = (first + torch.arange(length)) - torch.arange(start, start + size)[:, None]
+            allow = (distance <= 0) & (distance > -(left or 16))
+            outs.append(
+                torch.nn.functional.scaled_dot_product_attention(
+                    q[:, :, piece], keys, values, attn_mask=allow, enable_gqa=True
+                )
+            )
+            start += size
+        arrays |= {f"{name}.out": torch.cat(outs, -2), f"{name}.kept": layer.keys.clone()}
+    return {name: a.numpy() for name, a in arrays.items()} | {"sizes": np.array(sizes), "window": np.array(window)}
+
+
 def source(name):
     """The code of a case as it is kept in its file."""
     return inspect.getsource(CASES[name][0])
+
+
+@case("transformer-lens", "torch")
+def transformer_lens_composition():
+    """Composition scores of two earlier and two later heads, from the two modules of the package that compute them."""
+    import importlib.util
+    import types
+
+    import torch
+
+    for name in ("transformer_lens", "transformer_lens.utilities"):  # the package itself imports all of Hugging Face
+        module = types.ModuleType(name)
+        folder = pathlib.Path(importlib.util.find_spec("jaxtyping").submodule_search_locations[0]).parent
+        module.__path__ = [str(folder.joinpath(*name.split(".")))]
+        sys.modules[name] = module
+    from transformer_lens.FactoredMatrix import FactoredMatrix
+    from transformer_lens.utilities.matrix import composition_scores
+
+    rng = np.random.default_rng(0)
+    query, key, value = (rng.normal(size=(2, 7, 3)) for _ in range(3))
+    output = rng.normal(size=(2, 3, 7))
+    q, k, v, o = (torch.tensor(x) for x in (query, key, value, output))
+    left, right = FactoredMatrix(v, o), FactoredMatrix(q, k.mT)
+    later = FactoredMatrix(v.flip(0), o.flip(0))
+    scores = {name: composition_scores(left, x).numpy() for name, x in (("q", right), ("k", right.T), ("v", later))}
+    return {"query": query, "key": key, "value": value, "output": output} | scores
 
 
 def freeze(name):
