@@ -101,6 +101,20 @@ SUBJECTS = {
 }
 
 OTHERS = {
+    "circuits.adam_step": "a model and its gradient",
+    "circuits.batch": "a text and a generator",
+    "circuits.cross_entropy": "logits and a text",
+    "circuits.decode": "numbers of characters",
+    "circuits.encode": "a text",
+    "circuits.forward": "a model and a text",
+    "circuits.generate": "a model and a text",
+    "circuits.initialize": "a generator",
+    "circuits.load_model": "nothing",
+    "circuits.loss_and_gradient": "a model and a text",
+    "circuits.repeated_letters": "a generator",
+    "circuits.seed_results": "a name",
+    "circuits.tales": "a generator",
+    "circuits.train": "a generator",
     "circuits.head_matrices": "a model",
     "circuits.cut_path": "a model and a text",
 }
