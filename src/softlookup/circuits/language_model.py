@@ -942,7 +942,7 @@ def _over_seeds(model: Model) -> dict[str, float]:
 
 def _split(x: Array, heads: int) -> Array:
     """Return ``x (B, T, H k)`` as ``(B, H, T, k)``."""
-    return x.reshape(*x.shape[:-1], heads, -1).swapaxes(-2, -3)
+    return x.reshape(*x.shape[:-1], heads, x.shape[-1] // heads).swapaxes(-2, -3)
 
 
 def _join(x: Array) -> Array:
