@@ -25,7 +25,7 @@ INKS = {
     "#009e73": "var(--figure-green)",
     "#fefefd": "var(--pst-color-background)",
 }
-STATUS = re.compile(r"synthetic|computed|trained here|reproduced from .+")
+STATUS = re.compile(r"synthetic|computed|trained here(, .+)?|reproduced from .+")
 LARGEST = 24_000  # bytes of one SVG element
 PHONE, READABLE = 342, 9  # width of a figure and least size of its text there, in CSS pixels of a phone
 DEFAULTS = {"opacity": "1", "fill-opacity": "1", "stroke-opacity": "1", "stroke-linejoin": "", "font-family": ""}

@@ -49,7 +49,7 @@ def allowed_words(path: Path) -> re.Pattern:
 def is_exempt(text: nodes.Text) -> bool:
     node = text.parent
     while node is not None:
-        if isinstance(node, EXEMPT) or {"val", "docstring"} & set(node.get("classes", [])):
+        if isinstance(node, EXEMPT) or {"val", "docstring", "status"} & set(node.get("classes", [])):
             return True
         if isinstance(node, nodes.caption):
             return False

@@ -125,7 +125,8 @@ def topics(families: list[str]):
         if family in present:
             package = importlib.import_module(f"softlookup.{family}")
             for module in pkgutil.iter_modules(package.__path__):
-                yield importlib.import_module(f"softlookup.{family}.{module.name}")
+                if module.name != "__main__":
+                    yield importlib.import_module(f"softlookup.{family}.{module.name}")
 
 
 def variants(families: list[str]) -> list[tuple[str, dict[str, str]]]:
