@@ -19,6 +19,7 @@ from pathlib import Path
 ROOT = Path(__file__).resolve().parent.parent
 RUNNING = f"{sys.version_info[0]}.{sys.version_info[1]}"
 STAMP = "softlookup-stamp.json"
+EXTRAS = ("docs", "test", "benchmarks")  # each holds those before it
 NO_NETWORK = re.compile(
     r"NewConnectionError|NameResolutionError|ConnectTimeout|ProxyError|Temporary failure in name resolution"
     r"|Network is unreachable|dns error|error sending request|client error \(Connect\)"
@@ -38,7 +39,8 @@ def prepare(extra):
     python = python_in(folder)
     key = {"python": version_of(python), "folder": str(ROOT), "sources": digest()}
     stamp = read_stamp(folder)
-    if stamp.get("extra") not in {extra, "test"} or any(stamp.get(name) != key[name] for name in key):
+    enough = EXTRAS[EXTRAS.index(extra) :]
+    if stamp.get("extra") not in enough or any(stamp.get(name) != key[name] for name in key):
         install(extra, folder, python, key)
     return python
 

@@ -1,7 +1,8 @@
 """Run the tests: ``python tests``; further arguments go to pytest.
 
 All tests are spread over the cores of the machine, a file at a time, since some share a built book; a choice of them
-starts faster in one process.
+starts faster in one process. ``python tests --benchmarks`` measures times instead, with linear algebra on one thread
+unless the environment says otherwise.
 """
 
 import os
@@ -13,12 +14,17 @@ sys.path.insert(0, str(Path(__file__).resolve().parent.parent / "docs"))
 import _bootstrap
 
 ALL = ("-n", "auto", "--dist", "loadfile")
+BENCHMARKS = ("-o", "python_files=bench_*.py", "tests/benchmarks")
+THREADS = ("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS", "VECLIB_MAXIMUM_THREADS")
 
 
 def main(arguments):
     _bootstrap.speak_utf8()
-    python = _bootstrap.prepare("test")
-    return _bootstrap.run(python, "pytest", *(from_the_top(arguments) or ALL))
+    if "--benchmarks" in arguments:
+        os.environ.update({name: os.environ.get(name, "1") for name in THREADS})
+        others = [argument for argument in arguments if argument != "--benchmarks"]
+        return _bootstrap.run(_bootstrap.prepare("benchmarks"), "pytest", *BENCHMARKS, *from_the_top(others))
+    return _bootstrap.run(_bootstrap.prepare("test"), "pytest", *(from_the_top(arguments) or ALL))
 
 
 def from_the_top(arguments):

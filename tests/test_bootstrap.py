@@ -190,9 +190,9 @@ class TestPrepare:
         assert installed == ["docs"]
 
     def test_the_tests_need_more_than_the_book(self, installed):
-        for extra in ("docs", "test", "docs"):
+        for extra in ("docs", "test", "docs", "benchmarks", "test"):
             _bootstrap.prepare(extra)
-        assert installed == ["docs", "test"]
+        assert installed == ["docs", "test", "benchmarks"]
 
     @pytest.mark.parametrize("source", ["pyproject.toml", "docs/constraints.txt"])
     def test_installs_again_when_a_source_changes(self, checkout, installed, source):
@@ -428,11 +428,29 @@ class TestTests:
         tests.main([])
         assert calls[1] == ("python of test", "pytest", "-n", "auto", "--dist", "loadfile")
 
+    def test_benchmarks_have_their_own_files_and_one_thread_for_each_product(self, monkeypatch):
+        calls = []
+        monkeypatch.setattr(_bootstrap, "prepare", lambda extra: f"python of {extra}")
+        monkeypatch.setattr(_bootstrap, "run", lambda *command: calls.append(command) or 0)
+        monkeypatch.setattr(_bootstrap, "speak_utf8", lambda: None)
+        for name in tests.THREADS:
+            monkeypatch.setenv(name, "3")
+        monkeypatch.delenv(tests.THREADS[0])
+        tests.main(["--benchmarks", "-k", "window", "--record"])
+        assert calls == [("python of benchmarks", "pytest", *tests.BENCHMARKS, "-k", "window", "--record")]
+        assert [tests.os.environ[name] for name in tests.THREADS] == ["1", "3", "3", "3"]
+        assert not list((ROOT / "tests/benchmarks").glob("test_*.py"))
+
     def test_paths_are_those_of_the_folder_where_they_were_typed(self, tmp_path, monkeypatch):
         (tmp_path / "test_a.py").touch()
         monkeypatch.chdir(tmp_path)
         typed = ["-k", "test_a.py", "test_a.py::test_b", "lookup", "-x"]
         assert tests.from_the_top(typed) == ["-k", "test_a.py", str(tmp_path / "test_a.py::test_b"), "lookup", "-x"]
+
+
+def installed_extra():
+    """The largest extra that is installed here."""
+    return "benchmarks" if importlib.util.find_spec("pytest_benchmark") else "test"
 
 
 class TestConstraints:
@@ -466,13 +484,14 @@ class TestConstraints:
         project = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["project"]
         extras = project["optional-dependencies"]
         pinned = self.pinned(python)
-        for requirement in map(Requirement, project["dependencies"] + extras["docs"] + extras["test"]):
+        needed = [text for extra in _bootstrap.EXTRAS for text in extras[extra]]
+        for requirement in map(Requirement, project["dependencies"] + needed):
             if requirement.name != "softlookup":
                 assert pinned[canonicalize_name(requirement.name)] in requirement.specifier
 
     def test_what_is_needed_indirectly_is_pinned_too(self):
         pinned = self.pinned("{}.{}.{}".format(*sys.version_info[:3]))
-        seen, waiting = set(), [Requirement("softlookup[test]")]
+        seen, waiting = set(), [Requirement(f"softlookup[{installed_extra()}]")]
         while waiting:
             parent = waiting.pop()
             name = canonicalize_name(parent.name)

@@ -65,6 +65,38 @@ def test_the_tables_show_their_data(tmp_path):
         assert words in html
 
 
+def test_the_table_of_times_says_on_what_it_was_measured(tmp_path):
+    source = write(tmp_path, {"tables": "# Tables\n\n```{speed-table}\n```\n"})
+    run = {"run": "float32, n = 8", "threads": 1, "seconds": 0.0123, "limit": 0.5, "torch": 1.25, "extra": 2**19}
+    machine = {"processor": "a processor", "cores": 2, "memory": 3 * 2**30, "instructions": ["wide"]}
+    record = {
+        "date": "2026-01-02",
+        "machine": machine,
+        "versions": {"NumPy": "9.9"},
+        "threads": {"ONE": "1", "TWO": None},
+        "kernels": {"CORE": None},
+        "runs": [run],
+        "others": [{"what": "a window", "ratio": 7.0}],
+    }
+    html = ""
+    for given in (record, record | {"machine": machine | {"memory": None, "instructions": []}, "threads": {}}):
+        (source / "_data" / "speed.json").write_text(json.dumps(given))
+        book = build(source)
+        assert book.failures == []
+        html += (book.html / "tables.html").read_text(encoding="utf-8")
+    for words in (
+        "Measured on 2026-01-02. Processor: a processor, 2 cores, 3 GiB of memory, instructions wide. Versions: ",
+        "NumPy 9.9. Variables that were set: ONE=1.",
+        "a processor, 2 cores. Versions: NumPy 9.9. Variables that were set: none.",
+        "<p>12 ms</p>",
+        "<p>0.50</p>",
+        "<p>1.25</p>",
+        "<p>0.5 MiB</p>",
+        "<p>7.00</p>",
+    ):
+        assert words in html
+
+
 def test_a_record_of_an_unknown_function_fails_every_build(tmp_path):
     source = write(tmp_path, {"tables": "# Tables\n\n```{oracles-table}\n```\n"})
     record = {

@@ -341,6 +341,50 @@ SUBJECTS = {
     ),
     "schedules.tree_attention": Subject(tree_attention, without(draw_attention, "bias"), **DEALT),
     "schedules.all_to_all_attention": Subject(all_to_all_attention, without(draw_attention, "bias"), **DEALT),
+    "schedules.quantize_int8": Subject(
+        schedules.quantize_int8,
+        lambda rng, n, m: normal(rng, x=(n, 3)),
+        queries={"x": -2},
+        keys_out=(None, None),
+        queries_out=(-2, -2),
+        options={"rows": [1, 2]},
+        needed={"rows": 1},
+    ),
+    "schedules.dequantize": Subject(
+        schedules.dequantize,
+        lambda rng, n, m: normal(rng, codes=(n, 3), scales=(n, 1)),
+        queries={"codes": -2, "scales": -2},
+        queries_out=(-2,),
+    ),
+    "schedules.round_to_e4m3": Subject(
+        schedules.round_to_e4m3, lambda rng, n, m: normal(rng, x=(n, 3)), queries={"x": -2}, queries_out=(-2,)
+    ),
+    "schedules.round_to_e5m2": Subject(
+        schedules.round_to_e5m2, lambda rng, n, m: normal(rng, x=(n, 3)), queries={"x": -2}, queries_out=(-2,)
+    ),
+    "schedules.smooth_keys": Subject(
+        schedules.smooth_keys,
+        lambda rng, n, m: normal(rng, k=(m, 3)),
+        {"k": -2},
+        keys_out=(-2, None),
+        queries_out=(None, None),
+    ),
+    "schedules.hadamard": Subject(
+        schedules.hadamard,
+        lambda rng, n, m: normal(rng, x=(n, 4), signs=(1, 4)),
+        queries={"x": -2},
+        queries_out=(-2,),
+    ),
+    "schedules.quantized_attention": Subject(
+        schedules.quantized_attention,
+        draw_attention,
+        **PAIR,
+        keys_out=(None, None),
+        queries_out=(-2, -1),
+        mask="mask",
+        options={"score": MERGING_SCORES, "rounding": [schedules.round_to_e4m3, schedules.round_to_e5m2]},
+        needed={"rounding": schedules.round_to_e4m3},
+    ),
 }
 
 OTHERS = {

@@ -1,4 +1,4 @@
-"""Pages that the build writes: variants, equalities, oracles, the source documents, and the count of values.
+"""What the build writes: variants, equalities, oracles, the source documents, times, and the count of values.
 
 Each is filled in when pages are written, from docstrings, from the records of the other pages or from ``_data``,
 and rendered again whenever any page is.
@@ -25,6 +25,16 @@ FIELDS = ("Slot", "Changes", "Cost", "Empty row", "Promises", "Equals", "Year", 
 PROMISES = ("non-negative", "sums to one", "inside the hull", "shift invariant", "prefix stable")
 
 ORACLE_COLUMNS = ("Function", "Stranger", "Version", "dtype", "Largest difference", "Rounding floor", "Known clash")
+SPEED_COLUMNS = (
+    "Run",
+    "Threads",
+    "Time",
+    "Share of the limit",
+    "Textbook takes",
+    "torch, fused, takes",
+    "JAX, all cores, takes",
+    "Memory beyond the result",
+)
 
 
 class placeholder(nodes.General, nodes.Element):
@@ -50,6 +60,7 @@ class Fill(SphinxPostTransform):
             "equalities-list": self.equalities,
             "oracles-table": self.oracles,
             "seed-table": self.source_documents,
+            "speed-table": self.speed,
             "book-total": self.total,
         }
         for place in list(self.document.findall(placeholder)):
@@ -88,6 +99,25 @@ class Fill(SphinxPostTransform):
         ]
         return [table([*ORACLE_COLUMNS], rows)]
 
+    def speed(self) -> list[nodes.Node]:
+        record = data(self.env, "speed")
+        rows = [
+            [
+                run["run"],
+                str(run["threads"]),
+                f"{1000 * run['seconds']:.0f} ms",
+                *(f"{run[name]:.2f}" if name in run else "" for name in ("limit", "textbook", "torch", "jax")),
+                f"{run['extra'] / 2**20:.1f} MiB",
+            ]
+            for run in record["runs"]
+        ]
+        others = [[other["what"], f"{other['ratio']:.2f}"] for other in record["others"]]
+        return [
+            nodes.paragraph("", f"Measured on {record['date']}. {conditions(record)}"),
+            table(SPEED_COLUMNS, rows),
+            table(["Other comparisons", "Ratio"], others),
+        ]
+
     def source_documents(self) -> list[nodes.Node]:
         rows = []
         for item in data(self.env, "seed_map"):
@@ -110,10 +140,26 @@ class Fill(SphinxPostTransform):
         ]
 
 
+FROM_DATA = ("oracles-table", "seed-table", "speed-table")
+
+
+def conditions(record: dict) -> str:
+    """The machine, the versions and the variables under which times were measured."""
+    machine, versions = record["machine"], record["versions"]
+    memory = f", {machine['memory'] / 2**30:.0f} GiB of memory" if machine["memory"] else ""
+    seen = f", instructions {', '.join(machine['instructions'])}" if machine["instructions"] else ""
+    variables = [f"{name}={value}" for name, value in {**record["threads"], **record["kernels"]}.items() if value]
+    return (
+        f"Processor: {machine['processor']}, {machine['cores']} cores{memory}{seen}. "
+        f"Versions: {', '.join(f'{name} {version}' for name, version in versions.items())}. "
+        f"Variables that were set: {', '.join(variables) or 'none'}."
+    )
+
+
 def sources(env: BuildEnvironment, what: str) -> list[Path]:
     if what == "variants-table":
         return [Path(module.__file__) for module in topics(env.config.book_families)]
-    return sorted(Path(env.srcdir, "_data").glob("*.json")) if what in ("oracles-table", "seed-table") else []
+    return sorted(Path(env.srcdir, "_data").glob("*.json")) if what in FROM_DATA else []
 
 
 def topics(families: list[str]):
@@ -217,7 +263,7 @@ def render_again(app: Sphinx, env: BuildEnvironment) -> list[str]:
 
 def setup(app: Sphinx) -> dict:
     app.add_node(placeholder)
-    for name in ("variants-table", "equalities-list", "oracles-table", "seed-table", "book-total"):
+    for name in ("variants-table", "equalities-list", "oracles-table", "seed-table", "speed-table", "book-total"):
         app.add_directive(name, Generated)
     app.add_post_transform(Fill)
     app.connect("doctree-read", say_count, priority=800)
