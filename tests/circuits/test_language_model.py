@@ -425,7 +425,7 @@ class TestForward:
             with pytest.raises(ValueError, match="tokens has shape"):
                 forward(model, wrong)
         assert forward(model, tokens[:0])[0].shape == (0, 7, 32)
-        with pytest.raises(ValueError, match="tokens has 0 to 32|tokens has . to 32"):
+        with pytest.raises(ValueError, match="tokens has 32 to 32; it must keep to 0 to 31"):
             forward(model, np.full((1, 2), 32))
         with pytest.raises(TypeError, match="tokens must be a NumPy array, not Tensor"):
             forward(model, torch.tensor(tokens))
@@ -692,9 +692,9 @@ class TestGenerate:
         model, rng = small(47), np.random.default_rng(48)
         model["U"] = model["U"] * 2
         expected = softmax(forward(model, encode("ab")[None])[0][0, -1], temperature=1.5)
-        drawn = [encode(generate(model, "ab", 1, temperature=1.5, rng=rng))[0] for _ in range(3000)]
-        found = np.bincount(drawn, minlength=32) / 3000
-        assert np.abs(found - expected).max() < 4 * math.sqrt(0.25 / 3000)
+        drawn = [encode(generate(model, "ab", 1, temperature=1.5, rng=rng))[0] for _ in range(1500)]
+        found = np.bincount(drawn, minlength=32) / 1500
+        assert np.abs(found - expected).max() < 4 * math.sqrt(0.25 / 1500)
         assert np.abs(found - softmax(forward(model, encode("ab")[None])[0][0, -1])).max() > 0.03
 
     def test_bad_input(self):
