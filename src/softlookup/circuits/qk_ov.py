@@ -473,25 +473,21 @@ def _over_seeds(model: Model) -> dict[str, float]:
         return float(cross_entropy(logits[:, half:-1], tokens[:, half + 1 :]).mean())
 
     heads = range(len(ov))
-    one_by_one = [again(cut_path(model, tokens, heads=[head], into="key")) for head in heads]
-    whole = {f"cut from {into}": again(cut_path(model, tokens, heads=heads, into=into)) for into in INPUTS}
     scores = k_composition(ov, qk) - model["E"].shape[1] ** -0.5
-    others = np.delete(np.arange(len(ov)), previous)
-    return {
+    found = {
         "prefix matching": float(follows[induction]),
+        "previous head": previous,
         "previous character": float(before[previous]),
-        "diagonal, previous": float(hits[previous]),
-        "diagonal, best other": float(hits[others].max()),
         "uncut": again(forward(model, tokens)[0]),
-        **whole,
-        "cut previous from key": one_by_one[previous],
-        "cut best other from key": max(one_by_one[head] for head in others),
-        "pairs above chance": float((scores > 0.02).sum()),
-        "pairs above chance into induction": float((scores[:, induction] > 0.02).sum()),
-        "score, previous into induction": float(scores[previous, induction]),
-        "score, best into other heads": float(np.delete(scores, induction, axis=1).max()),
-        "the dearest cut has the largest score": float(np.argmax(one_by_one) == np.argmax(scores[:, induction])),
+        "score, other pairs": float(np.delete(scores, induction, axis=1).max()),
     }
+    for into in INPUTS:
+        found[f"cut, all from {into}"] = again(cut_path(model, tokens, heads=heads, into=into))
+    for head in heads:
+        found[f"diagonal, head {head}"] = float(hits[head])
+        found[f"score, head {head}"] = float(scores[head, induction])
+        found[f"cut, head {head}"] = again(cut_path(model, tokens, heads=[head], into="key"))
+    return found
 
 
 def _composition(xp: Any, ov: Array, name: str, later: Array, read: Array) -> Array:
