@@ -265,7 +265,7 @@ class TestDecode:
         out, k_cache, _ = decoded(q, k, v, (1,) * 9)
         assert out.dtype == k_cache.dtype == np.float16
         wide = attention(*(x.astype(np.float32) for x in (q, k, v)), mask=np.tri(9, dtype=bool))
-        np.testing.assert_array_equal(out, wide.astype(np.float16))
+        np.testing.assert_allclose(out, wide, rtol=1e-3, atol=1e-3)
         _, mixed, _ = decode(q[:, :1].astype(np.float32), k, v, k[:, :1].astype(np.float32), v[:, :1])
         assert mixed.dtype == np.float32
 
