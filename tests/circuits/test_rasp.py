@@ -220,7 +220,7 @@ class TestAggregate:
             aggregate(selector, values[:2])
         with pytest.raises(TypeError, match="selector must be boolean"):
             aggregate(xp.asarray(np.ones((2, 3))), values)
-        with pytest.raises(ValueError, match="selector has shape"):
+        with pytest.raises(ValueError, match=r"selector has shape \(3,\); it needs the axes"):
             aggregate(selector[0, :], values)
         with pytest.raises(ValueError, match="values has shape"):
             aggregate(selector, xp.asarray(1.0))
