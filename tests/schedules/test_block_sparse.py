@@ -96,7 +96,7 @@ class TestBlockLayout:
             assert layout.partial[a] == tuple(c for c, block in enumerate(blocks) if block.any() and not block.all())
 
     def test_is_plain_and_hashable(self, xp):
-        layout = block_layout(xp.asarray(np.tri(5, dtype=bool), "bool"), rows=np.int64(2), columns=2)
+        layout = block_layout(xp.asarray(np.tri(5, dtype=bool), "bool"), rows=np.int64(2), columns=np.int64(2))
         assert hash(layout) == hash(BlockLayout(*layout))
         kinds = {type(x) for x in (layout.rows, *(c for row in (*layout.partial, *layout.full) for c in row))}
         assert kinds == {int}

@@ -6,7 +6,7 @@ from typing import NamedTuple
 from array_api_compat import device
 
 from softlookup._arrays import Array, Score, cast, hide_unread, library, promote
-from softlookup._checks import allowed_pairs, broadcast_batch, check_axes, check_broadcast, natural
+from softlookup._checks import allowed_pairs, broadcast_batch, check_broadcast, natural
 from softlookup.lookup.attention import _spread_heads, _spread_values, attention_scores, scaled_dot
 from softlookup.masks.score_mods import block_summary
 from softlookup.schedules.online_softmax import _cuts, online_update
@@ -83,15 +83,14 @@ def block_layout(mask: Array, /, *, rows: int, columns: int) -> BlockLayout:
     BlockLayout(rows=2, columns=2, partial=((0,), (1,), (2,)), full=((), (0,), (0, 1)))
     """
     xp = library(mask=mask)
-    check_axes("n m", mask=mask)
-    allowed = allowed_pairs(xp, "mask", mask, tuple(mask.shape))
+    allowed = allowed_pairs(xp, "mask", mask, mask.shape)
     masks = xp.reshape(allowed, (math.prod(mask.shape[:-2]), *mask.shape[-2:]))
     some, every = (
         block_summary(table, rows=rows, columns=columns) for table in (xp.any(masks, axis=0), xp.all(masks, axis=0))
     )
     places = [[(a, c) for c in range(some.shape[1])] for a in range(some.shape[0])]
-    full = tuple(tuple(c for a, c in row if int(every[a, c]) == 2) for row in places)
-    partial = tuple(tuple(c for a, c in row if int(some[a, c]) > 0 and int(every[a, c]) < 2) for row in places)
+    full = tuple(tuple(c for a, c in row if every[a, c] == 2) for row in places)
+    partial = tuple(tuple(c for a, c in row if some[a, c] > 0 and every[a, c] < 2) for row in places)
     return BlockLayout(int(rows), int(columns), partial, full)
 
 
