@@ -237,6 +237,28 @@ class TestFlashAttention:
         xp.check(lse, np.broadcast_to(log_sum_exp(q @ k.T / math.sqrt(3)), (3, 1, 4)))
 
     @both_loops
+    @pytest.mark.parametrize(
+        "shapes",
+        [
+            ((2, 1, 1, 4, 3), (3, 1, 5, 3), (3, 1, 5, 2)),
+            ((4, 3), (2, 1, 5, 3), (5, 2)),
+            ((2, 3, 1, 4, 3), (5, 3), (5, 2)),
+            ((4, 3), (5, 3), (2, 3, 1, 5, 2)),
+        ],
+        ids=["both", "keys", "queries", "values"],
+    )
+    def test_leading_axes_broadcast(self, flash, shapes):
+        q, k, v = random_arrays(17, *shapes)
+        out, lse = flash(q, k, v, tiles=(3, 2))
+        np.testing.assert_allclose(out, attention(q, k, v), rtol=1e-12)
+        np.testing.assert_allclose(
+            lse, np.broadcast_to(log_sum_exp(attention_scores(q, k)), out.shape[:-1]), rtol=1e-12
+        )
+        ours = flash_attention_vjp(q, k, v, tiles=(3, 2))(out, 0 * lse, out, lse)
+        for one, two in zip(ours[:3], attention_vjp(out, q, k, v)[:3], strict=True):
+            np.testing.assert_allclose(one, two, rtol=1e-11, atol=1e-13)
+
+    @both_loops
     def test_with_another_score(self, flash):
         q, k, v, bias, mask = problem(10)
         score = gaussian_score(bandwidth=0.7)
