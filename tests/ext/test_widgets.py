@@ -21,6 +21,7 @@ from softlookup.lookup import (
     weighted_average,
 )
 from softlookup.positions import rotary
+from softlookup.schedules import online_update
 
 quickjs = pytest.importorskip("quickjs", reason="quickjs-ng has no wheel for this platform")
 NAMES = sorted({path.stem for path in widgets.FOLDER.glob("*.js")} - {"arithmetic", "base"})
@@ -60,6 +61,12 @@ def js():
     return lambda name, *values: json.loads(call(name, json.dumps(values)))
 
 
+def states_after(state, s, v):
+    """Maximum, total and blend, and what the old sums were multiplied by, when keys come to a state."""
+    top, total, blend = online_update(*(np.array([x]) for x in state[:2]), np.array([[state[2]]]), s[None], v[:, None])
+    return [top.item(), total.item(), blend.item(), np.exp(state[0] - top).item()]
+
+
 @pytest.mark.parametrize("seed", range(20))
 def test_arithmetic(js, seed):
     rng = np.random.default_rng(seed)
@@ -85,6 +92,14 @@ def test_arithmetic(js, seed):
     turned = rotary(arrow[None], np.array([1]), np.array([angle]), pairing="half")[0]
     same("rotate", [arrow, angle], turned)
     same("dot", [s, v], s @ v)
+    block = int(rng.integers(1, n + 3))
+    states, state = [], (np.array([-np.inf]), np.zeros(1), np.zeros((1, 1)))
+    for start in range(0, n, block):
+        cut, before = slice(start, start + block), state[0]
+        state = online_update(*state, s[None, cut], v[cut, None])
+        states.append([*(x.item() for x in state), np.exp(before - state[0]).item()])
+    same("onlineStates", [s, v, block], states)
+    same("onlineUpdate", [states[0], s, v], states_after(states[0], s, v))
     if allowed.any():
         same("effectiveItems", [w], effective_items(w))
 

@@ -10,6 +10,7 @@ from test_browser import SIDEWAYS, THEME, VIOLATIONS
 
 from softlookup.lookup import effective_items, entropy, kernel_regression, kernel_weights, softmax, weighted_average
 from softlookup.positions import rotary
+from softlookup.schedules import online_update
 
 pytestmark = pytest.mark.browser
 
@@ -23,6 +24,7 @@ WIDGETS = {
     "sentence": ("lookup/attention.html", ["cat 0.316", "1.00", "0.000", "2.64 bits", "6.2 of 7"]),
     "softmax": ("lookup/softmax.html", ["1.00", "1.295 bits", "2.45 of 3", "0.000"]),
     "rotary": ("positions/rotary.html", ["−2", "60°", "0.500"]),
+    "online-softmax": ("schedules/online_softmax.html", ["1.00", "1.000", "2.492", "7.050", "2.830", "2.030"]),
 }
 each_widget = pytest.mark.parametrize("name", WIDGETS)
 
@@ -332,6 +334,60 @@ def test_the_hands_turn_and_only_the_distance_counts(opened):
     assert at()[0] == 0
     widget.get_by_role("button", name="Start again").click()
     assert at() == [3, 1]
+    assert page.errors == []
+
+
+def test_the_keys_are_read_block_by_block(opened):
+    page, widget = opened("online-softmax")
+    values = data(widget)["values"]
+    grips = widget.get_by_role("slider", name="Score of key").all()
+    earlier, later = (widget.get_by_role("button", name=f"{name} block") for name in ("Previous", "Next"))
+    size = widget.get_by_role("slider", name="Keys in a block")
+
+    def after(blocks, block):
+        """The readout and the bars are those of the library after so many blocks."""
+        s = np.array([float(grip.get_attribute("aria-valuenow")) for grip in grips])
+        read, state = blocks * block, (np.array([-np.inf]), np.zeros(1), np.zeros((1, 1)))
+        for start in range(0, read, block):
+            cut, before = slice(start, start + block), state[0]
+            state = online_update(*state, s[None, cut], values[cut, None])
+        top, total, blend = (x.item() for x in state)
+        w = softmax(s[None])
+        holds(widget, maximum=top, total=total, blend=blend, output_so_far=blend / total)
+        holds(widget, old_sums_times=np.exp(before - state[0]).item(), of_all_keys=(w @ values).item())
+        shown = [text for text in widget.locator("text.small.middle").all_text_contents() if "." in text]
+        np.testing.assert_allclose([float(text) for text in shown], np.exp(s[:read] - top), atol=0.00501)
+
+    after(4, 1)
+    later.click()
+    after(5, 1)
+    holds(widget, old_sums_times=np.exp(1.0 - 2.1))
+    for _ in range(2):
+        earlier.click()
+    after(3, 1)
+    size.fill("3")
+    after(1, 3)
+    for _ in range(5):
+        later.click()
+    after(4, 3)  # the last block has one key, and there is none after it
+    holds(widget, output_so_far=2.030)
+    drag(page, grips[6], 0, -70)
+    assert float(grips[6].get_attribute("aria-valuenow")) > 2
+    after(4, 3)
+    grips[0].press("End")
+    grips[1].press("ArrowDown")
+    assert grips[0].get_attribute("aria-valuetext") == "4.50, read"
+    after(4, 3)
+    size.fill("10")
+    after(1, 10)
+    earlier.click()
+    earlier.click()
+    assert list(readout(widget).values())[:5] == ["−∞", "1.000", "0.000", "0.000", "none"]
+    assert grips[0].get_attribute("aria-valuetext") == "4.50, not read yet"
+    later.press("Enter")
+    after(1, 10)
+    widget.get_by_role("button", name="Start again").click()
+    after(4, 1)
     assert page.errors == []
 
 

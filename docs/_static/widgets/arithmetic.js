@@ -19,6 +19,24 @@ export const rotate = ([a, b], angle) => [
 
 export const weightedAverage = (w, v) => sum(w.map((x, j) => (x ? x * v[j] : 0)));
 
+// Maximum, total and blend after one more block of keys, and what the old sums were multiplied by.
+export const onlineUpdate = ([top, total, blend], s, v) => {
+  const higher = Math.max(top, ...s);
+  const kept = Math.exp(top - higher);
+  const e = s.map((x) => Math.exp(x - higher));
+  return [higher, total * kept + sum(e), blend * kept + weightedAverage(e, v), kept];
+};
+
+// The same after each block, from nothing.
+export const onlineStates = (s, v, block) => {
+  const states = [];
+  for (let start = 0; start < s.length; start += block) {
+    const [scores, values] = [s, v].map((x) => x.slice(start, start + block));
+    states.push(onlineUpdate(states.at(-1) ?? [-Infinity, 0, 0], scores, values));
+  }
+  return states;
+};
+
 export const entropy = (w) => Math.max(0, -sum(w.map((x) => (x > 0 ? x * Math.log2(x) : 0))));
 
 export const effectiveItems = (w) => 2 ** entropy(w);
