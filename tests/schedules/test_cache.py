@@ -424,6 +424,13 @@ class TestWritePages:
         xp.check(write_pages(pool, none, xp.asarray([[0]], "int64"), xp.asarray([[[5.0]]])), xp.numpy(pool))
         xp.check(write_pages(pool, table, none, xp.asarray(np.zeros((1, 0, 1)))), xp.numpy(pool))
 
+    def test_a_page_number_so_large_that_its_slots_overflow_writes_nothing(self):
+        pool = np.zeros((2, 4, 1))
+        for page in (2, 2**62, 2**63 - 1, -(2**62)):
+            np.testing.assert_array_equal(
+                write_pages(pool, np.array([[page]]), np.array([[1]]), np.ones((1, 1, 1))), pool
+            )
+
     def test_filling_pages_one_item_at_a_time_gives_the_text_back(self):
         x = random_arrays(17, (2, 2, 7, 3))[0]
         table, pool = np.array([[3, 0, 5], [1, 6, 2]]), np.full((8, 2, 3, 3), NAN)
