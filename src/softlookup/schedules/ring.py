@@ -416,7 +416,7 @@ def stripes(m: int, /, *, devices: int) -> list[np.ndarray]:
     [array([0, 3, 6]), array([1, 4]), array([2, 5])]
     """
     m, devices = natural("m", m), positive_integer("devices", devices)
-    return [np.arange(p, max(m, p), devices) for p in range(devices)]
+    return [np.arange(p, m, devices) for p in range(devices)]
 
 
 def zigzag(m: int, /, *, devices: int) -> list[np.ndarray]:
