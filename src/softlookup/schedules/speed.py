@@ -144,9 +144,8 @@ def fast_attention(
     q, blends = (x.reshape(*k.shape[:-2], group, n, x.shape[-1]) for x in (q, out))
     k, v = k[..., None, :, :], v[..., None, :, :]
     with np.errstate(over="ignore"):
-        q_squared, k_squared, v_squared = np.vecdot(q, q), np.vecdot(k, k), np.vecdot(v, v)
-    tame = v_squared.max(initial=0.0) < math.inf
-    limit, tiny = (np.finfo(wide).maxexp / 4) ** 2, np.finfo(wide).tiny
+        q_squared, k_squared, tame = np.vecdot(q, q), np.vecdot(k, k), np.linalg.norm(v) < math.inf
+    limit = (np.finfo(wide).maxexp / 4) ** 2
 
     def work(strips: list) -> None:
         tile, ones = np.empty(ROWS * COLUMNS, dtype=wide), np.ones(min(m, COLUMNS), dtype=wide)
@@ -180,7 +179,8 @@ def fast_attention(
                 np.exp2(s, out=s)
                 total += s @ ones[: end - j]
                 blend += s @ v[shared][..., j:end, :]
-            blend /= np.maximum(total, tiny, out=total)[..., None]
+            total[total == 0] = 1
+            blend /= total[..., None]
 
     together = n <= rows and math.prod(out.shape[:-1]) * min(m, COLUMNS) <= ROWS * COLUMNS
     heads = [()] if together else np.ndindex(q.shape[:-2])
