@@ -218,6 +218,18 @@ class TestFastAttention:
         out = fast_attention(q, k, np.full((50, 1), 1e36, dtype=np.float32))
         np.testing.assert_allclose(out, 1e36, rtol=1e-5)
 
+    @pytest.mark.parametrize(
+        ("query", "key", "scale", "value"), [(70, 1, 1, 1e10), (1, 70, 1, 1e10), (1, 1, 70, 1e10), (20, 1, 1, 1e36)]
+    )
+    def test_exponentials_and_blends_stay_in_range(self, query, key, scale, value):
+        q, k, v = ([[query]], [[key], [key], [-key]], [[value], [value], [0.0]])
+        out = fast_attention(*(np.array(x, dtype=np.float32) for x in (q, k, v)), scale=scale)
+        np.testing.assert_allclose(out, [[value]], rtol=1e-5)
+
+    def test_many_heads_of_few_queries(self):
+        q, k, v = problem(19, 4, 1100, 300, 300)
+        np.testing.assert_allclose(fast_attention(q, k, v), attention(q, k, v), rtol=1e-10, atol=1e-12)
+
     def test_rows_that_read_nothing_are_zero(self, tiles):
         q, k, v = problem(11, 9, 4)
         for size in (1.0, 1e4):
