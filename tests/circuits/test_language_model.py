@@ -228,6 +228,10 @@ class TestBatch:
             batch(rng, self.text[:16], size=4, length=16)
         with pytest.raises(ValueError, match=r"text has shape \(1, 40\)"):
             batch(rng, self.text[None, :40], size=4, length=16)
+        with pytest.raises(ValueError, match="text has 32 to 32; it must keep to 0 to 31"):
+            batch(rng, np.full(40, 32), size=4, length=16)
+        with pytest.raises(TypeError, match="text must be a NumPy array, not str"):
+            batch(rng, "a tale of forty letters, more or less...", size=4, length=16)
         with pytest.raises(ValueError, match="size is 0"):
             batch(rng, self.text, size=0, length=16)
         with pytest.raises(TypeError, match="length must be an integer"):

@@ -166,7 +166,7 @@ def decode(tokens: Array, /) -> str:
 
 
 def tales(rng: np.random.Generator, n: int, /) -> str:
-    """Tell tales: sentences drawn from a short list, with names made up for each tale.
+    r"""Tell tales: sentences drawn from a short list, with names made up for each tale.
 
     Parameters
     ----------
@@ -328,7 +328,7 @@ def repeated_letters(rng: np.random.Generator, /, *, size: int, length: int, dis
     --------
     >>> import numpy as np
     >>> decode(repeated_letters(np.random.default_rng(0), size=1, length=4))
-    'vqnhvqnh'
+    'wqnhwqnh'
     """
     _check_rng(rng)
     shape = natural("size", size), natural("length", length)
