@@ -86,7 +86,7 @@ def quantize_int8(x: Array, /, *, rows: int) -> tuple[Array, Array]:
     blocks = xp.reshape(xp.concat([tops, missing], axis=-2), (*x.shape[:-2], -(-n // rows), rows))
     scales = xp.repeat(xp.max(blocks, axis=-1, keepdims=True) / LARGEST, rows, axis=-2)[..., :n, :]
     whole = (scales > 0) & (scales < math.inf)
-    codes = xp.where(whole, xp.round(xp.where(whole, x, 0.0) / xp.where(whole, scales, 1.0)), 0.0)
+    codes = xp.round(xp.where(whole, x, 0.0) / xp.where(whole, scales, 1.0))
     return cast(xp, codes, xp.int8), scales
 
 
