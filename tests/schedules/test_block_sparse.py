@@ -267,8 +267,10 @@ class TestBlockSparseAttention:
         widths = (6, 3), (7, 3), (7, 2)
         q, k, v = random_arrays(15, *((*b, 1, *w) for b, w in zip(batches, widths, strict=True)))
         mask = random_mask(3, 6, 7)
-        ours = block_sparse_attention(q, k, v, layout=block_layout(mask, rows=2, columns=3), mask=mask)
-        same(ours, partial_attention(q, k, v, mask=mask))
+        layout = block_layout(mask, rows=2, columns=3)
+        for bias in (np.zeros(()), np.linspace(0, 2, 7), np.linspace(0, 2, 6)[:, None]):
+            ours = block_sparse_attention(q, k, v, layout=layout, mask=mask, bias=bias)
+            same(ours, partial_attention(q, k, v, mask=mask, bias=bias))
 
     def test_agrees_with_flex_attention(self, torch, agree, monkeypatch):
         from torch.nn.attention import flex_attention as flex
