@@ -207,7 +207,7 @@ def block_sparse_attention(
             top, total, blend = online_update(top, total, blend, s, v[..., cut, :], readable)
         total = xp.where(total == 0, 1.0, total)
         outs.append(blend / total[..., None])
-        lses.append(top + xp.log(total))
+        lses.append(xp.broadcast_to(top + xp.log(total), shape[:-1]))
     return cast(xp, xp.concat(outs, axis=-2), dtype), xp.concat(lses, axis=-1)
 
 

@@ -76,7 +76,8 @@ def flash_attention(
     Slot : all five, with softmax for normalize
     Changes : nothing but the order of the sums: scores and weights exist for one tile at a time.
     Cost : O(H n m (d + e)) time as `attention`; memory O(H b_q b_k) for a tile of scores beside the results and the
-        e + 2 numbers of state of b_q queries. With a fast memory of M numbers, O(n m d (d + e) / M) numbers travel.
+        e + 2 numbers of state of b_q queries. With a fast memory of M numbers, at most d + e times the smaller of n and
+        m, O(H n m (d + e)^2 / M) numbers travel.
     Empty row : a query that may read nothing gets zeros and minus infinity, in whichever tiles its keys are hidden.
     Promises : prefix stable
     Equals : ``attention`` with softmax, and its log-sum-exp, for all tiles; ``flash_attention_by_keys``;
@@ -286,7 +287,7 @@ def flash_attention_vjp(
 
     Also called FlashAttention backward, or recomputation backward. `k` and `v` may be a part of the keys that `out` and
     `lse` stand for: then the gradients of this part come out, and the part of `dq` that flows through it. The tiles are
-    visited in a fixed order. All gradients have the common dtype of the arguments but `g_lse` and `lse`.
+    visited in a fixed order. All gradients have the common dtype of all arguments other than `g_lse` and `lse`.
 
     A row in which several scores are plus infinity cannot be differentiated from `lse`, which does not say how many.
 
