@@ -535,6 +535,17 @@ class TestOneLayer:
         assert most <= (bits + 1) * (bits + 2) // 2
         assert (most == 2**bits) == (bits < 3)
 
+    @pytest.mark.parametrize("bits", [1, 2, 3, 4, 40])
+    def test_two_layers_of_one_head_of_truth_values_know_them_all(self, bits):
+        stored, blank, mark = np.random.default_rng(bits).integers(0, 2, size=bits), 8, 9
+        at = np.arange(2 * bits + 1)
+        for asked in range(bits):
+            text = np.full(2 * bits + 1, blank)
+            text[1::2], text[2 * asked], text[-1] = stored, mark, mark
+            marked = aggregate(select(at, at - 1), (text == mark) + 0)
+            answer = aggregate(select(marked, np.array([1.0])), (text == 1) + 0)
+            assert answer.tolist() == [stored[asked]] == [loop_induct(text.tolist())[-1]]
+
 
 @pytest.mark.parametrize(("name", "invariant"), held("circuits/rasp"))
 def test_shared_invariants(xp, name, invariant):

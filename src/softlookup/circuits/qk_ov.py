@@ -401,7 +401,7 @@ def cut_path(model: Model, tokens: Array, /, *, heads: Sequence[int], into: str,
     heads : sequence of int
         The heads whose output is hidden.
     into : str
-        ``"query"``, ``"key"`` or ``"value"``: from which input of layer l + 1.
+        ``"query"``, ``"key"`` or ``"value"``: from which input of layer l + 1, where all its heads miss it.
     layer : int
         The layer l of those heads.
 
