@@ -670,8 +670,8 @@ def run_processes(folder, world, seconds=180):
 class TestRealProcesses:
     @pytest.mark.parametrize(("world", "layout", "m"), [(2, zigzag, 12), (4, contiguous, 10)], ids=["two", "four"])
     def test_agrees_with_processes_of_torch_over_gloo(self, torch, agree, tmp_path, world, layout, m):
-        if not (torch.distributed.is_available() and torch.distributed.is_gloo_available()):
-            pytest.skip("this torch has no gloo")
+        if sys.platform == "win32" or not (torch.distributed.is_available() and torch.distributed.is_gloo_available()):
+            pytest.skip("no gloo over a loopback device whose name is known")
         g, q, k, v = random_arrays(28, (8, m, 3), (8, m, 4), (4, m, 4), (4, m, 3))
         places = layout(m, devices=world)
         named = {f"places_{p}": place for p, place in enumerate(places)}
@@ -728,9 +728,11 @@ class TestRealProcesses:
             )
 
     def test_a_failure_of_torch_processes_is_reported_and_leaves_none(self, torch, tmp_path):
-        """Without inputs every process fails: that is reported, and nobody waits."""
+        """The second process fails while the first one waits for its block: that is reported, and both are ended."""
+        x = np.ones((2, 4, 3))
+        np.savez(tmp_path / "inputs.npz", g=x, q=x, k=x, v=x, places_0=[0, 1], places_1=[2, 99])
         start = time.monotonic()
-        with pytest.raises(AssertionError, match="exit codes"):
+        with pytest.raises(AssertionError, match=r"exit codes \[.*, 1\][\s\S]*IndexError"):
             run_processes(tmp_path, 2, seconds=60)
         assert time.monotonic() - start < 90
 

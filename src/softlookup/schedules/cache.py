@@ -169,9 +169,9 @@ def chunked_prefill(
     Empty row : a query that stands before every key, when n is larger than m, gets what `attend` gives an empty row.
     Promises : prefix stable
     Equals : ``attend`` with a causal mask that lets the last query read the last key, for every size.
-    Year : 2024
-    Source : Agrawal et al., 2024, Taming Throughput-Latency Tradeoff in LLM Inference with Sarathi-Serve, abstract,
-        arXiv 2403.02310.
+    Year : 2023
+    Source : Agrawal et al., 2023, SARATHI: Efficient LLM Inference by Piggybacking Decodes with Chunked Prefills,
+        abstract, arXiv 2308.16369; mixed without stalls: Agrawal et al., 2024, Sarathi-Serve, arXiv 2403.02310.
     Other names : chunked prefill, chunked-prefills, prefill chunking, piecewise prefill, Sarathi
 
     References

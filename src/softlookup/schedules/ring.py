@@ -340,8 +340,8 @@ def ring_attention_vjp(
 
     Notes
     -----
-    Cost : three and a half times the time of `ring_attention`, of which one is the forward pass; about twice its
-        messages.
+    Cost : three and a half times the time of `ring_attention`, of which one is the forward pass; a device sends 2 P - 1
+        blocks on the way back, where the forward pass sends P - 1.
     Empty row : adds nothing to any gradient.
 
     The gradients of a block visit all devices and go home, which is one step more than the block itself travels. The
@@ -547,7 +547,7 @@ def tree_step(out: Array, lse: Array, top: Array, /) -> tuple[Array, Array]:
 
     See Also
     --------
-    tree_attention : Does this on every device, between two sums over a tree.
+    tree_attention : Does this on every device, between the maximum and the sums.
     online_update : The same state, with one more block of keys.
 
     Notes
@@ -639,8 +639,8 @@ def tree_attention(
     Other names : tree decoding, tree reduction, decode context parallelism, DCP, distributed flash decoding
 
     Not the mask `tree`, which lets branches of guesses be read together. The distribution of the queries to the
-    devices is not counted. Two sums over a tree are used because collective libraries offer maximum and sum; with
-    `merge` as the operation one would do.
+    devices is not counted. The tree is used twice because collective libraries offer maximum and sum; with `merge` as
+    the operation once would do.
 
     References
     ----------
