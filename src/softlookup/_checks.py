@@ -14,7 +14,7 @@ from softlookup._arrays import Array, hide, integers
 def check_axes(axes: str, /, **arrays: Array) -> None:
     """Raise unless each array has the axes that are named, as in ``check_axes("n d", q=q)``, or more before them."""
     for name, x in arrays.items():
-        if x.ndim < len(axes.split()):
+        if x.ndim <= axes.count(" "):
             raise ValueError(f"{name} has shape {tuple(x.shape)}; it needs the axes (..., {axes.replace(' ', ', ')})")
 
 

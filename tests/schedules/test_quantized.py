@@ -126,6 +126,12 @@ class TestQuantizeInt8:
         xp.check(codes, [[0, 0], [0, 0], [0, 0], [127, -127]], dtype="int8")
         xp.check(back, [[0.0, 0.0], [NAN, NAN], [NAN, NAN], [3.0, -3.0]])
 
+    def test_the_smallest_numbers_do_not_wrap_around(self):
+        x = np.array([[190.0, -190.0, -3.0]], dtype=np.float32) * np.float32(2.0**-149)  # 190 / 127 is written as 1
+        codes, scales = quantize_int8(x, rows=1)
+        assert codes.tolist() == [[127, -127, -3]]
+        assert scales.tolist() == [[2.0**-149]]
+
     def test_narrow_numbers_have_wide_scales(self, xp):
         for dtype in xp.narrow_dtypes:
             codes, scales = quantize_int8(xp.asarray([[1.0, 0.3]], dtype), rows=1)

@@ -226,6 +226,13 @@ class TestFastAttention:
         out = fast_attention(*(np.array(x, dtype=np.float32) for x in (q, k, v)), scale=scale)
         np.testing.assert_allclose(out, [[value]], rtol=1e-5)
 
+    @pytest.mark.parametrize(("size", "scale"), [(1e150, 1e-200), (1e150, 1e-298), (1.0, 1e200), (1e-150, 1e200)])
+    def test_scales_of_any_size(self, size, scale):
+        q, k, v = np.array([[size]]), np.array([[size], [size], [-size]]), np.array([[1.0], [3.0], [8.0]])
+        score = scale * size * size  # 1e100, 100, 1e200, 1e-100
+        expected = 2.0 if score > 1 else 4.0
+        np.testing.assert_allclose(fast_attention(q, k, v, scale=scale), [[expected]], rtol=1e-12)
+
     def test_many_heads_of_few_queries(self):
         q, k, v = problem(19, 4, 1100, 300, 300)
         np.testing.assert_allclose(fast_attention(q, k, v), attention(q, k, v), rtol=1e-10, atol=1e-12)

@@ -322,7 +322,13 @@ def _top_and_total(xp: Any, s: Array, block: int) -> tuple[Array, Array]:
 def _rise(xp: Any, top: Array, s: Array) -> tuple[Array, Array, Array]:
     """Return the maximum with one more block, and what the old total and each new score count relative to it."""
     new = xp.maximum(top, row_max(xp, s))
-    return new, xp.exp(below_top(xp, top, new)), xp.exp(below_top(xp, s, new))
+    return new, _exp_below(xp, top, new), _exp_below(xp, s, new)
+
+
+def _exp_below(xp: Any, s: Array, top: Array) -> Array:
+    """Return the exponentials of `below_top`; infinities become the largest numbers first, which takes fewer passes."""
+    largest = xp.asarray(xp.finfo(s.dtype).max, dtype=s.dtype, device=device(s))
+    return xp.exp(xp.minimum(s, largest) - xp.maximum(xp.minimum(top, largest), -largest))
 
 
 def _cuts(m: int, **block: int) -> list[slice]:

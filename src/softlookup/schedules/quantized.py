@@ -87,6 +87,7 @@ def quantize_int8(x: Array, /, *, rows: int) -> tuple[Array, Array]:
     scales = xp.repeat(xp.max(blocks, axis=-1, keepdims=True) / LARGEST, rows, axis=-2)[..., :n, :]
     whole = (scales > 0) & (scales < math.inf)
     codes = xp.round(xp.where(whole, x, 0.0) / xp.where(whole, scales, 1.0))
+    codes = xp.clip(codes, -LARGEST, LARGEST)  # the smallest numbers there are have a scale with hardly any digits
     return cast(xp, codes, xp.int8), scales
 
 

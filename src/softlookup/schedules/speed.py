@@ -144,8 +144,8 @@ def fast_attention(
     q, blends = (x.reshape(*k.shape[:-2], group, n, x.shape[-1]) for x in (q, out))
     k, v = k[..., None, :, :], v[..., None, :, :]
     with np.errstate(over="ignore"):
-        q_squared, k_squared, tame = np.vecdot(q, q), np.vecdot(k, k), np.linalg.norm(v) < math.inf
-    limit = (np.finfo(wide).maxexp / 4) ** 2
+        q_squared, k_squared, tame = np.vecdot(q, q), np.vecdot(k, k), np.vdot(v, v) < math.inf
+    limit, least = np.finfo(wide).maxexp / 4, np.finfo(wide).tiny
 
     def work(strips: list) -> None:
         tile, ones = np.empty(ROWS * COLUMNS, dtype=wide), np.ones(min(m, COLUMNS), dtype=wide)
@@ -157,7 +157,7 @@ def fast_attention(
             start = max(0, first - left)
             stop = max(start, min(m, last + right + 1))
             longest = q_squared[head][..., i : i + rows].max(), k_squared[shared][..., start:stop].max(initial=0.0)
-            small = tame and scale**2 * float(longest[0]) * float(longest[1]) <= limit  # no score beyond its root
+            small = tame and abs(scale) * math.sqrt(longest[0]) * math.sqrt(longest[1]) <= limit  # so is every score
             top = None if small else total - math.inf
             for j in range(start, stop, COLUMNS):
                 end = min(j + COLUMNS, stop)
@@ -179,8 +179,7 @@ def fast_attention(
                 np.exp2(s, out=s)
                 total += s @ ones[: end - j]
                 blend += s @ v[shared][..., j:end, :]
-            total[total == 0] = 1
-            blend /= total[..., None]
+            blend /= np.maximum(total, least)[..., None]  # a row that read nothing stays zero
 
     together = n <= rows and math.prod(out.shape[:-1]) * min(m, COLUMNS) <= ROWS * COLUMNS
     heads = [()] if together else np.ndindex(q.shape[:-2])
