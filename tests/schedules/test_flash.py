@@ -232,7 +232,8 @@ class TestFlashAttention:
     @both_loops
     def test_values_may_have_more_axes_than_keys(self, xp, flash):
         q, k, v = random_arrays(9, (4, 3), (5, 3), (3, 1, 5, 2))
-        out, lse = flash(*map(xp.asarray, (q, k, v)), tiles=(3, 2))
+        run = xp.quick(lambda q, k, v: flash(q, k, v, tiles=(3, 2)))
+        out, lse = run(*map(xp.asarray, (q, k, v)))
         xp.check(out, attention(q, k, v))
         xp.check(lse, np.broadcast_to(log_sum_exp(q @ k.T / math.sqrt(3)), (3, 1, 4)))
 
@@ -351,7 +352,8 @@ class TestFlashAttention:
     def test_no_keys_and_no_queries_and_lengths_that_differ(self, flash, case, xp):
         for n, m, e in xp.some([(2, 0, 3), (0, 5, 3), (0, 0, 2), (2, 3, 0), (1, 1, 1)]):
             arrays = [xp.asarray(np.ones(shape)) for shape in ((n, 2), (m, 2), (m, e))]
-            out, lse = flash(*arrays, tiles=(2, 2), bias=xp.asarray(np.zeros((n, m))))
+            run = xp.quick(lambda q, k, v, bias: flash(q, k, v, tiles=(2, 2), bias=bias))
+            out, lse = run(*arrays, xp.asarray(np.zeros((n, m))))
             xp.check(out, np.ones((n, e)) if m else np.zeros((n, e)))
             xp.check(lse, np.full(n, math.log(m) + math.sqrt(2) if m else -INF))
         shapes = case("N10")["inputs"]
@@ -362,21 +364,22 @@ class TestFlashAttention:
     @claims("N01", "N13")
     def test_numbers_that_overflow_half_precision_and_sharp_scores(self, flash, case, xp):
         c = case("N01")
+        run = xp.quick(lambda q, k, v: flash(q, k, v, tiles=(1, 1)))
         for dtype in xp.narrow_dtypes:
             q, k, v = (xp.asarray(c["inputs"][x], dtype) for x in "qkv")
-            out, lse = flash(q, k, v, tiles=(1, 1))
+            out, lse = run(q, k, v)
             xp.check(out, c["expected"]["out"], dtype=dtype)
             assert xp.dtype_of(lse) == "float32"
-            single = flash(*(xp.asarray(xp.numpy(a), "float32") for a in (q, k, v)), tiles=(1, 1))
+            single = run(*(xp.asarray(xp.numpy(a), "float32") for a in (q, k, v)))
             xp.check(lse, xp.numpy(single[1]), dtype="float32", tolerance=0)
         q, k = xp.asarray([[1.0], [-1.0]]), np.array([[1e4], [-1e4], [9999.0], [0.0]])
         v, share = np.array([[1.0], [2.0], [3.0], [4.0]]), 1 / (1 + math.exp(-1))
         for order in some_tiles(xp, [3, 1, 2, 0], [0, 1, 2, 3], [1, 2, 3, 0]):
-            out, lse = flash(q, xp.asarray(k[order]), xp.asarray(v[order]), tiles=(1, 1))
+            out, lse = run(q, xp.asarray(k[order]), xp.asarray(v[order]))
             xp.check(out, [[share + 3 * (1 - share)], [2.0]])
             xp.check(lse, [1e4 + math.log1p(math.exp(-1)), 1e4])
         scores = case("N13")["inputs"]["scores"]
-        out, lse = flash(*(xp.asarray(a) for a in ([[1.0]], np.transpose(scores), np.eye(2))), tiles=(1, 1))
+        out, lse = run(*(xp.asarray(a) for a in ([[1.0]], np.transpose(scores), np.eye(2))))
         xp.check(out, case("N13")["expected"]["weights"])
         xp.check(lse, case("N13")["expected"]["lse"])
 
@@ -386,7 +389,8 @@ class TestFlashAttention:
         v = xp.asarray([[1.0], [2.0], [3.0], [4.0]])
         bias = [[INF, 0.0, INF, 1.0], [-INF, -INF, 0.0, -INF], [-INF] * 4, [0.0, 0.0, 0.0, INF]]
         for tiles in some_tiles(xp, (4, 2), (2, 1), (1, 4)):
-            out, lse = flash(q, k, v, tiles=tiles, bias=xp.asarray(bias))
+            run = xp.quick(lambda q, k, v, bias, tiles=tiles: flash(q, k, v, tiles=tiles, bias=bias))
+            out, lse = run(q, k, v, xp.asarray(bias))
             xp.check(out, [[2.0], [3.0], [0.0], [4.0]])
             xp.check(lse, [INF, 0.0, -INF, INF])
 
@@ -402,7 +406,8 @@ class TestFlashAttention:
         mask = np.ones((4, 5), dtype=bool)
         mask[:2, 1] = False
         for tiles in some_tiles(xp, (3, 2), (2, 1), (4, 5)):
-            out, lse = flash(*map(xp.asarray, (q, k, v)), tiles=tiles, mask=xp.asarray(mask, "bool"))
+            run = xp.quick(lambda q, k, v, mask, tiles=tiles: flash(q, k, v, tiles=tiles, mask=mask))
+            out, lse = run(*map(xp.asarray, (q, k, v)), xp.asarray(mask, "bool"))
             expected = attention(q[:2], np.delete(k, 1, 0), np.delete(v, 1, 0))
             xp.check(out, [*expected, [NAN], [NAN]])
             assert np.isfinite(xp.numpy(lse)[:2]).all()
@@ -574,8 +579,12 @@ class TestFlashAttentionVjp:
         arrays = [autograd.asarray(a) for a in (q, k, v, bias, z)]
         by_out = autograd.vjp(lambda *a: results(*a)[0], autograd.asarray(g), *arrays)
         by_lse = autograd.vjp(lambda *a: results(*a)[1], autograd.asarray(gl), *arrays)
-        pull = flash_attention_vjp(*arrays[:3], mask=hidden, bias=arrays[3], **given)
-        ours = pull(autograd.asarray(g), autograd.asarray(gl), *results(*arrays), arrays[4])
+
+        def pulled(q, k, v, bias, z, g, gl):
+            pull = flash_attention_vjp(q, k, v, mask=hidden, bias=bias, **given)
+            return pull(g, gl, *results(q, k, v, bias, z), z)
+
+        ours = autograd.quick(pulled)(*arrays, autograd.asarray(g), autograd.asarray(gl))
         for one, two, three, four in zip(ours, by_out, by_lse, expected, strict=True):
             autograd.check(one, four, tolerance=1e-8)
             autograd.check(one, autograd.numpy(two) + autograd.numpy(three), tolerance=1e-12)
@@ -630,18 +639,25 @@ class TestFlashAttentionVjp:
         for i, axis in ((1, 0), (2, 0), (3, 1)):
             np.testing.assert_allclose(np.concat([p[i] for p in parts], axis=axis), whole[i], rtol=1e-12)
 
-    @pytest.mark.parametrize("bad", [NAN, INF])
-    def test_a_hidden_key_reaches_no_gradient(self, xp, bad):
+    def test_a_hidden_key_reaches_no_gradient(self, xp):
         q, k, v, bias, mask = problem(30)
         g = random_arrays(31, (4, 4, 2))[0]
         expected = attention_vjp(g, q, k, v, mask=mask, bias=bias)
-        k[:, 3], v[:, 3], bias[:, :, 3] = bad, bad, bad  # nobody reads it
-        arrays = [xp.asarray(a) for a in (q, k, v)]
-        given = {"tiles": (3, 2), "mask": xp.asarray(mask, "bool"), "bias": xp.asarray(bias)}
-        results = flash_attention(*arrays, **given)
-        ours = flash_attention_vjp(*arrays, **given)(xp.asarray(g), xp.asarray(np.zeros((4, 4))), *results)
-        for one, two in zip(ours, expected, strict=False):
-            xp.check(one, two)
+
+        def pulled(q, k, v, mask, bias, g, no):
+            given = {"tiles": (3, 2), "mask": mask, "bias": bias}
+            return flash_attention_vjp(q, k, v, **given)(g, no, *flash_attention(q, k, v, **given))[:4]
+
+        run = xp.quick(pulled)
+        for bad in (NAN, INF):
+            k[:, 3], v[:, 3], bias[:, :, 3] = bad, bad, bad  # nobody reads it
+            arrays = (
+                *map(xp.asarray, (q, k, v)),
+                xp.asarray(mask, "bool"),
+                *map(xp.asarray, (bias, g, np.zeros((4, 4)))),
+            )
+            for one, two in zip(run(*arrays), expected, strict=True):
+                xp.check(one, two)
 
     def test_values_that_only_some_may_read_spoil_no_other_query(self):
         q, k, v, g = random_arrays(32, (3, 2), (4, 2), (4, 2), (3, 2))
@@ -656,25 +672,29 @@ class TestFlashAttentionVjp:
         """One infinite score has the whole budget and no slope."""
         q, k, v, g = (xp.asarray(np.ones(shape)) for shape in ((2, 1), (3, 1), (3, 1), (2, 1)))
         rows = ([0.0, INF, 1.0], [0, 1, 0]), ([-INF, 0.0, -INF], [0, 1, 0]), ([-INF] * 3, [0, 0, 0])
+
+        def pulled(q, k, v, bias, g, no):
+            given = {"tiles": (1, 2), "bias": bias}
+            return flash_attention_vjp(q, k, v, **given)(g, no, *flash_attention(q, k, v, **given))[:4]
+
+        run = xp.quick(pulled)
         for row, weights in rows:
-            bias = xp.asarray([row, [-INF] * 3])
-            results = flash_attention(q, k, v, tiles=(1, 2), bias=bias)
-            pull = flash_attention_vjp(q, k, v, tiles=(1, 2), bias=bias)
-            dq, dk, dv, dbias, _ = pull(g, xp.asarray(np.zeros(2)), *results)
+            dq, dk, dv, dbias = run(q, k, v, xp.asarray([row, [-INF] * 3]), g, xp.asarray(np.zeros(2)))
             xp.check(dv, np.array(weights, dtype=float)[:, None])
             for zero in (dq, dk, dbias):
                 xp.check(zero, np.zeros(zero.shape))
 
     def test_narrow_arrays_with_a_wide_log_sum_exp(self, xp):
         q, k, v, g = random_arrays(33, (3, 4), (5, 4), (5, 2), (3, 2))
+        run = xp.quick(lambda q, k, v, *upper: flash_attention_vjp(q, k, v, tiles=(2, 2))(*upper)[:3])
         for dtype in xp.narrow_dtypes:
             arrays = [xp.asarray(a, dtype) for a in (q, k, v)]
             upper = xp.asarray(g, dtype)
             out, lse = flash_attention(*arrays, tiles=(2, 2))
-            ours = flash_attention_vjp(*arrays, tiles=(2, 2))(upper, 0 * lse, out, lse)
+            ours = run(*arrays, upper, 0 * lse, out, lse)
             single = [xp.asarray(xp.numpy(a), "float32") for a in (*arrays, upper, out)]
-            expected = flash_attention_vjp(*single[:3], tiles=(2, 2))(single[3], 0 * lse, single[4], lse)
-            for one, two in zip(ours[:3], expected[:3], strict=True):
+            expected = run(*single[:4], 0 * lse, single[4], lse)
+            for one, two in zip(ours, expected, strict=True):
                 xp.check(one, xp.numpy(xp.asarray(xp.numpy(two), dtype)), dtype=dtype, tolerance=0)
 
     def test_no_table_of_all_pairs(self):
@@ -692,13 +712,16 @@ class TestFlashAttentionVjp:
         assert seen == [(i, j) for i in (4, 4, 2) for j in (5, 4)] + [(i, j) for j in (5, 4) for i in (4, 4, 2)]
 
     def test_no_keys_and_no_queries(self, xp):
+        def pulled(q, k, v, bias, g, no):
+            given = {"tiles": (2, 2), "bias": bias}
+            return flash_attention_vjp(q, k, v, **given)(g, no, *flash_attention(q, k, v, **given))[:4]
+
+        run = xp.quick(pulled)
         for n, m in xp.some([(0, 5), (4, 0), (0, 0), (4, 1)]):
             q, k, v, g = (xp.asarray(np.ones(shape)) for shape in ((n, 2), (m, 2), (m, 3), (n, 3)))
-            bias, gl = xp.asarray(np.zeros((1, m))), xp.asarray(np.zeros(n))
-            results = flash_attention(q, k, v, tiles=(2, 2), bias=bias)
-            ours = flash_attention_vjp(q, k, v, tiles=(2, 2), bias=bias)(g, gl, *results)
+            ours = run(q, k, v, xp.asarray(np.zeros((1, m))), g, xp.asarray(np.zeros(n)))
             expected = np.zeros((n, 2)), np.zeros((m, 2)), np.full((m, 3), n), np.zeros((1, m))
-            for one, two in zip(ours, expected, strict=False):
+            for one, two in zip(ours, expected, strict=True):
                 xp.check(one, two)
 
     def test_the_same_tiles_give_the_same_bits_and_another_order_others(self):
@@ -761,8 +784,12 @@ class TestAddSink:
     def test_is_attention_with_the_sink_in_the_normalizer(self, xp, shape):
         q, k, v, bias, mask = problem(36)
         q, z = q[None], np.asarray(random_arrays(37, shape)[0])
-        given = {"mask": xp.asarray(mask, "bool"), "bias": xp.asarray(bias)}
-        out, _ = add_sink(*flash_attention(*map(xp.asarray, (q, k, v)), tiles=(3, 2), **given), xp.asarray(z))
+
+        def run(q, k, v, mask, bias, z):
+            return add_sink(*flash_attention(q, k, v, tiles=(3, 2), mask=mask, bias=bias), z)
+
+        arrays = [*map(xp.asarray, (q, k, v)), xp.asarray(mask, "bool"), xp.asarray(bias), xp.asarray(z)]
+        out, _ = xp.quick(run)(*arrays)
         xp.check(out, attention(q, k, v, mask=mask, bias=bias, normalize=sink_softmax(z)))
 
     def test_a_sink_of_minus_infinity_changes_nothing(self, xp):
