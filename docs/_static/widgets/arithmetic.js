@@ -50,3 +50,15 @@ export const respend = (w, i, t) => {
   const rest = sum(w.filter((_, j) => j !== i));
   return w.map((x, j) => (j === i ? t : rest ? (x / rest) * (1 - t) : (1 - t) / (w.length - 1)));
 };
+
+// How the output of a query moves when it may no longer read item j; each item adds a list of numbers.
+export const edgeDeletion = (w, v, j) => v[j].map((x, c) => {
+  const out = weightedAverage(w, v.map((row) => row[c]));
+  return w[j] === 1 ? -out : (w[j] / (1 - w[j])) * (out - x);
+});
+
+// How far a prediction has moved, in nats.
+export const divergence = (s, changed) => {
+  const [p, q] = [s, changed].map((x) => softmax(x));
+  return sum(p.map((x, c) => (x > 0 ? x * Math.log(x / q[c]) : 0)));
+};
