@@ -4,6 +4,7 @@ import math
 import threading
 import tracemalloc
 import warnings
+from concurrent.futures import ThreadPoolExecutor
 
 import numpy as np
 import pytest
@@ -315,6 +316,19 @@ class TestFastAttention:
         for workers in (1, 2):
             with pytest.raises(MemoryError, match="no room"):
                 fast_attention(q, k, v, workers=workers)
+
+    def test_each_worker_gets_as_many_pairs(self, monkeypatch):
+        shares = []
+
+        class OneAfterTheOther(ThreadPoolExecutor):
+            def map(self, work, parts):
+                shares.extend(sum(i + 128 for _, i in part) for part in parts)  # the keys that a causal strip ends at
+                return [work(part) for part in parts]
+
+        monkeypatch.setattr(speed, "ThreadPoolExecutor", OneAfterTheOther)
+        for workers in (2, 4):
+            fast_attention(*(np.ones((3, 1024, 1)) for _ in "qkv"), causal=True, workers=workers)
+        assert shares == [3 * 128 * 36 // 2] * 2 + [3 * 128 * 36 // 4] * 4  # 1 + 2 + ... + 8 = 36
 
     def test_memory_grows_no_faster_than_the_text(self):
         def extra(n, **options):

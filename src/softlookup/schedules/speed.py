@@ -183,10 +183,11 @@ def fast_attention(
 
     together = n <= rows and math.prod(out.shape[:-1]) * min(m, COLUMNS) <= ROWS * COLUMNS
     heads = [()] if together else np.ndindex(q.shape[:-2])
-    strips = [(head, i) for head in heads for i in reversed(range(0, n, rows))]  # the longest causal strip first
+    strips = [(head, i) for head in heads for i in range(0, n, rows)]
     if workers == 1 or len(strips) < 2:
         work(strips)
     else:
         with ThreadPoolExecutor(workers) as pool:
-            list(pool.map(work, [strips[start::workers] for start in range(workers)]))
+            turn = 2 * workers  # dealt forth and back, so that each gets long strips and short ones
+            list(pool.map(work, [strips[a::turn] + strips[turn - 1 - a :: turn] for a in range(workers)]))
     return (out[0] if bare else out).astype(dtype, copy=False)
