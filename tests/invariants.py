@@ -278,6 +278,18 @@ EXCEPTIONS = {
     ("schedules.paged_attention", permuting_queries_permutes_the_results): "later positions read the earlier ones",
     ("schedules.paged_attention", one_batch_item_alone_equals_it_in_the_batch): "all sequences share one pool",
     ("schedules.rolling_decode", permuting_queries_permutes_the_results): "later positions read the earlier ones",
+    (
+        "circuits.previous_token_pattern",
+        no_queries_and_no_keys_give_results_of_those_lengths,
+    ): "its queries are its keys",
+    ("circuits.previous_token_pattern", every_argument_changes_the_result): "it reads the length alone",
+    (
+        "circuits.duplicate_token_pattern",
+        no_queries_and_no_keys_give_results_of_those_lengths,
+    ): "its queries are its keys",
+    ("circuits.induction_pattern", no_queries_and_no_keys_give_results_of_those_lengths): "its queries are its keys",
+    ("circuits.pattern_score", the_future_does_not_change_the_past): "it is a mean over all queries",
+    ("circuits.pattern_score", appending_leaves_earlier_rows_alone): "it is a mean over all queries",
     ("circuits.latest", permuting_keys_changes_nothing): "it looks at the index of the key",
 }
 

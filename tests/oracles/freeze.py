@@ -954,6 +954,48 @@ def transformer_lens_composition():
     return {"query": query, "key": key, "value": value, "output": output} | scores
 
 
+@case("transformer-lens", "torch")
+def transformer_lens_heads():
+    """Where three kinds of heads look, and how much of its weight a head puts there."""
+    import importlib.util
+    import types
+
+    import torch
+
+    folder = pathlib.Path(importlib.util.find_spec("jaxtyping").submodule_search_locations[0]).parent
+    for name in ("", ".utilities", ".ActivationCache", ".model_protocol"):  # the package itself imports too much
+        module = types.ModuleType(f"transformer_lens{name}")
+        module.__path__ = [str(folder.joinpath("transformer_lens", name[1:]))]
+        sys.modules[module.__name__] = module
+    sys.modules["transformer_lens.ActivationCache"].ActivationCache = object
+    sys.modules["transformer_lens.model_protocol"].TransformerLensModel = object
+    from transformer_lens.utilities import tensors
+
+    sys.modules["transformer_lens.utilities"].is_square = tensors.is_square
+    sys.modules["transformer_lens.utilities"].is_lower_triangular = tensors.is_lower_triangular
+    from transformer_lens import head_detector
+
+    rng = np.random.default_rng(0)
+    tokens = rng.integers(0, 3, size=(4, 9))
+    tokens[3] = np.arange(9) % 4
+    scores = torch.tensor(rng.normal(size=(4, 9, 9)))
+    weights = torch.softmax(scores.masked_fill(~torch.tril(torch.ones(9, 9)).bool(), -torch.inf), dim=-1)
+    arrays = {"tokens": tokens, "weights": weights.numpy()}
+    for name in ("previous_token", "duplicate_token", "induction"):
+        detect = getattr(head_detector, f"get_{name}_head_detection_pattern")
+        patterns = [detect(torch.tensor(row)[None]) for row in tokens]
+        arrays[f"{name}_pattern"] = torch.stack(patterns).numpy() == 1
+        arrays[f"{name}_score"] = np.array(
+            [
+                head_detector.compute_head_attention_similarity_score(
+                    w, p, exclude_bos=False, exclude_current_token=False, error_measure="mul"
+                )
+                for w, p in zip(weights, patterns, strict=True)
+            ]
+        )
+    return arrays
+
+
 def freeze(name):
     """Compute one case and describe where it came from."""
     function, packages = CASES[name]

@@ -11,7 +11,10 @@ from collections.abc import Callable
 import numpy as np
 
 from softlookup import circuits
-from softlookup.circuits import language_model
+from softlookup.circuits import induction, language_model
+
+WATCHED = (1, 50, *range(100, 500, 25), *range(500, 1000, 100), *range(1000, 4001, 500))
+"""The steps after which `watched` measures."""
 
 
 def trained(seed: int, steps: int) -> language_model.Model:
@@ -42,6 +45,19 @@ def measured(model: language_model.Model, topics: list[str]) -> dict[str, dict[s
     return {name: measure(model) for name, measure in measures(topics).items()}
 
 
+def watched(seed: int, steps: int) -> dict[str, list[float]]:
+    """Train one model and measure it on the way."""
+    results: dict[str, list[float]] = {}
+
+    def report(step: int, model: language_model.Model, loss: float) -> None:
+        if step in WATCHED:
+            for name, number in ({"step": step} | induction._over_training(model)).items():
+                results.setdefault(name, []).append(step if name == "step" else float(f"{number:.4g}"))
+
+    language_model.train(np.random.default_rng(seed), steps=steps, report=report)
+    return results
+
+
 def main() -> None:
     every = [module.name for module in pkgutil.iter_modules(circuits.__path__) if module.name != "__main__"]
     parser = argparse.ArgumentParser(prog="python -m softlookup.circuits", description="Train the language model.")
@@ -49,9 +65,14 @@ def main() -> None:
     parser.add_argument("--steps", type=int, default=4000, help="steps of training")
     parser.add_argument("--output", type=pathlib.Path, help="the file to write; weights are rounded to float16")
     parser.add_argument("--seeds", action="store_true", help="measure five models, of the seeds 0 to 4, into one file")
+    parser.add_argument("--training", action="store_true", help="train one model and measure it on the way")
     parser.add_argument("--models", type=pathlib.Path, help="with --seeds: a folder that keeps the trained models")
     parser.add_argument("--topics", nargs="+", choices=every, help="with --seeds: measure these, keep the others")
     given = parser.parse_args()
+    if given.training:
+        output = given.output or pathlib.Path("training.json")
+        output.write_text(json.dumps(watched(given.seed, given.steps), indent=1) + "\n", encoding="utf-8")
+        return
     if not given.seeds:
         model = trained(given.seed, given.steps)
         print(json.dumps(measured(model, ["language_model"]), indent=1))
