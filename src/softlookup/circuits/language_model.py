@@ -743,7 +743,7 @@ def train(
     size : int
         Windows of a batch; a window is as long as the context of the model.
     rate : float
-        The largest rate of learning; it rises to it over fifty steps and falls along a line to a twentieth of it.
+        The scale of the rate of learning: in step t of n it is ``rate * min(t / 50, 1) * (1 - 0.95 * t / n)``.
     report : callable, optional
         ``report(step, model, loss)`` is called after each step, counted from one, with the model after the step and
         the loss of its batch before it. Every step makes a new model, so it can be kept.
@@ -769,8 +769,8 @@ def train(
     Cost : that of `loss_and_gradient` for each step: about ten milliseconds on one core for the default model.
     Empty row : no steps leave the model as it began.
 
-    The gradient is clipped at the length one. Other programs on the same machine make NumPy slower; with
-    ``OPENBLAS_NUM_THREADS=1`` in the environment it loses least.
+    The gradient is clipped at the length one. With ``OPENBLAS_NUM_THREADS=1`` in the environment, NumPy keeps to one
+    core, and is less disturbed by other programs.
 
     Examples
     --------
@@ -811,8 +811,8 @@ def generate(model: Model, prompt: str, n: int, /, *, temperature: float, rng: n
     n : int
         How many characters to write.
     temperature : float
-        The number that the logits are divided by: near zero the likeliest character is taken, at one the model's own
-        probabilities are.
+        The number that the logits are divided by: near zero the likeliest character is taken, at one each character
+        with the probability that the model gives it.
     rng : numpy.random.Generator
         Source of the chances.
 
