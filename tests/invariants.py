@@ -288,8 +288,6 @@ EXCEPTIONS = {
         no_queries_and_no_keys_give_results_of_those_lengths,
     ): "its queries are its keys",
     ("circuits.induction_pattern", no_queries_and_no_keys_give_results_of_those_lengths): "its queries are its keys",
-    ("circuits.pattern_score", the_future_does_not_change_the_past): "it is a mean over all queries",
-    ("circuits.pattern_score", appending_leaves_earlier_rows_alone): "it is a mean over all queries",
     ("circuits.latest", permuting_keys_changes_nothing): "it looks at the index of the key",
 }
 
