@@ -371,6 +371,16 @@ class TestTrainingResults:
         for name, number in now.items():
             np.testing.assert_allclose(number, kept[name][-1], rtol=1e-2, atol=5e-3, err_msg=name)
 
+    def test_parts_of_it_computed_otherwise(self):
+        model = small_model(width=8, heads=2)
+        now, (letters, windows) = induction._over_training(model), induction._texts(model)
+        losses = cross_entropy(forward(model, letters[:, :15])[0], letters[:, 1:])
+        np.testing.assert_allclose(now["letters, first time"], losses[:, :7].mean(), rtol=1e-9)
+        np.testing.assert_allclose(now["letters, again"], losses[:, 8:].mean(), rtol=1e-9)
+        told = cross_entropy(forward(model, windows[:, :16])[0], windows[:, 1:])
+        np.testing.assert_allclose(now["tales"], told.mean(), rtol=1e-9)
+        np.testing.assert_allclose(now["in-context"], told[:, 14:].mean() - told[:, 2:4].mean(), rtol=1e-9)
+
     def test_the_command_measures_on_the_way(self, monkeypatch, tmp_path):
         monkeypatch.setattr(command, "WATCHED", (1, 2))
         monkeypatch.setattr(
