@@ -10,6 +10,7 @@ import pytest
 from book import widgets
 from ext.books import HEAD, build, write
 
+from softlookup.circuits import edge_deletion, kl_divergence
 from softlookup.lookup import (
     attention_weights,
     effective_items,
@@ -100,6 +101,13 @@ def test_arithmetic(js, seed):
         states.append([*(x.item() for x in state), np.exp(before - state[0]).item()])
     same("onlineStates", [s, v, block], states)
     same("onlineUpdate", [states[0], s, v], states_after(states[0], s, v))
+    same("divergence", [s, v], kl_divergence(s, v))
+    j = int(rng.integers(n))
+    same(
+        "edgeDeletion",
+        [softmax(s), np.stack([v, keys], axis=1), j],
+        edge_deletion(softmax(s)[None], np.stack([v, keys], axis=1))[0, j],
+    )
     if allowed.any():
         same("effectiveItems", [w], effective_items(w))
 
@@ -118,6 +126,7 @@ def test_arithmetic_of_the_edges(js):
     assert js("softmax", [1000.0, 999.0]) == pytest.approx([1 / (1 + math.exp(-1)), 1 / (1 + math.e)], rel=1e-12)
     assert js("entropy", [0, 1, 0]) == 0
     assert js("effectiveItems", [0.25] * 4) == 4
+    assert js("edgeDeletion", [0, 1], [[3], [7]], 1) == [-7]
 
 
 @pytest.mark.parametrize("seed", range(10))

@@ -8,6 +8,7 @@ import pytest
 from site_pages import SITE
 from test_browser import SIDEWAYS, THEME, VIOLATIONS
 
+from softlookup.circuits import edge_deletion, kl_divergence
 from softlookup.lookup import effective_items, entropy, kernel_regression, kernel_weights, softmax, weighted_average
 from softlookup.positions import rotary
 from softlookup.schedules import online_update
@@ -25,6 +26,7 @@ WIDGETS = {
     "softmax": ("lookup/softmax.html", ["1.00", "1.295 bits", "2.45 of 3", "0.000"]),
     "rotary": ("positions/rotary.html", ["−2", "60°", "0.500"]),
     "online-softmax": ("schedules/online_softmax.html", ["1.00", "1.000", "2.492", "7.050", "2.830", "2.030"]),
+    "edge-deletion": ("circuits/explanation.html", ["t 0.982", "0.246", "0.000 nats", "6.836 nats"]),
 }
 each_widget = pytest.mark.parametrize("name", WIDGETS)
 
@@ -405,3 +407,42 @@ def test_what_changed_is_said_once_after_the_reader_stops(opened):
     assert said.text_content() == (
         f"Prediction {shown['prediction']}, truth {shown['truth']}, {points} effective points."
     )
+
+
+def test_edge_deletion_by_letter_and_by_head(opened):
+    page, widget = opened("edge-deletion")
+    given = data(widget)
+    w, writes, logits = given["weights"], given["writes"], given["logits"]
+
+    def after(item, *heads):
+        """The readout and the bars are those of the library without these edges."""
+        moved = logits + sum((edge_deletion(w[h][None], writes[h])[0, item] for h in heads), np.zeros(len(logits)))
+        p = softmax(moved)
+        top = given["alphabet"][np.argmax(p)].strip() or "space"
+        assert readout(widget)["comes next"] == f"{top} {p.max():.3f}"
+        holds(widget, effect_of_the_cut=kl_divergence(logits, moved).item(), mean_weight=w[:, item].mean())
+        holds(widget, effect_of_a_swap=given["swaps"][item])
+        different = list(dict.fromkeys(given["letters"]))
+        heights = [float(bar.get_attribute("height")) / 72 for bar in widget.locator("rect.weight").all()]
+        expected = [p[given["alphabet"].tolist().index(letter)] for letter in different]
+        np.testing.assert_allclose(heights, [*expected, 1 - sum(expected)], atol=1e-5)
+
+    after(4)
+    cut = [widget.get_by_role("button", name=f"Cut in head {head}") for head in range(4)]
+    cut[0].click()
+    after(4, 0)
+    assert cut[0].get_attribute("aria-pressed") == "true"
+    for button in cut[1:]:
+        button.press("Enter")
+    after(4, 0, 1, 2, 3)
+    letter = widget.get_by_role("slider", name="Letter whose edges are cut")
+    drag(page, letter, 5 * widget.locator("rect.part").first.bounding_box()["width"], 0)
+    after(9, 0, 1, 2, 3)
+    assert letter.get_attribute("aria-valuetext") == "q at place 9"
+    letter.press("ArrowLeft")
+    after(8, 0, 1, 2, 3)
+    cut[3].click()
+    after(8, 0, 1, 2)
+    widget.get_by_role("button", name="Start again").click()
+    after(4)
+    assert page.errors == []

@@ -1,4 +1,4 @@
-import { divergence, edgeDeletion, softmax, sum } from "./arithmetic.js";
+import { divergence, edgeDeletion, respend, softmax, sum } from "./arithmetic.js";
 import { Widget, make, set, written } from "./base.js";
 
 const [LEFT, TOP, TILE, BASE, TALL] = [62, 26, 26, 262, 72];
@@ -13,25 +13,24 @@ customElements.define("widget-edge-deletion", class extends Widget {
 
   build() {
     const { letters, weights } = this.data;
-    const choice = make("fieldset", { class: "readers" }, make("legend", {}, "The letter whose edge is cut"));
-    letters.forEach((letter, j) => {
-      const input = make("input", { type: "radio", name: "edge", class: "visually-hidden", "aria-label": `${letter} at place ${j}` });
-      input.addEventListener("change", () => {
-        this.item = j;
-        this.update();
-      });
-      this.sliders.push(() => (input.checked = this.item === j));
-      choice.append(make("label", {}, input, make("span", {}, letter)));
-    });
-    this.append(choice);
-    this.here = this.add("rect", { class: "part", y: 2, height: TOP + weights.length * TILE + 2, rx: 4 });
+    const tall = { y: 2, height: TOP + weights.length * TILE + 2 };
+    this.here = make("rect", { class: "part", ...tall, rx: 4 });
+    this.touched = make("rect", { class: "area", ...tall });
+    const grip = this.add("g", {}, this.here, this.touched);
     this.names = letters.map((letter) => this.add("text", { class: "middle", y: 18 }, letter));
     this.heads = weights.map((row, h) => ({
       name: this.add("text", { class: "quiet", x: 0, y: TOP + (h + 0.7) * TILE }, `head ${h}`),
-      tiles: row.map((w) => [this.add("rect", { class: "frame" }), this.add("rect", { class: "tile", style: `--ink:${w}` })]),
+      tiles: row.map(() => [this.add("rect", { class: "frame" }), this.add("rect", { class: "tile" })]),
       cross: this.add("path", { class: "cross" }),
     }));
-    this.label = this.add("text", { class: "quiet", x: 0, y: BASE - TALL - 22 }, "what comes next, with all edges (frame) and without those cut");
+    this.area = this.add("rect", { class: "area sideways", x: LEFT, y: 0, height: TOP + weights.length * TILE });
+    this.slider(grip, {
+      label: "Letter whose edges are cut", low: 0, high: letters.length - 1, step: 1, area: this.area,
+      get: () => this.item, put: (j) => (this.item = j),
+      text: () => `${letters[this.item]} at place ${this.item}`,
+      at: (x) => ((x - LEFT) / (this.width - LEFT)) * letters.length - 0.5,
+    });
+    this.add("text", { class: "quiet", x: 0, y: BASE - TALL - 22 }, "what comes next; frames: with all edges");
     this.different = [...new Set(letters)];
     this.axis = this.add("path", { class: "axis" });
     this.bars = [...this.different, "other"].map((name) => ({
@@ -44,11 +43,17 @@ customElements.define("widget-edge-deletion", class extends Widget {
   draw() {
     const { letters, alphabet, weights, writes, logits, swaps } = this.data, { item, cut } = this;
     const column = (this.width - LEFT) / letters.length, px = (j) => LEFT + j * column;
+    const touch = Math.max(26, column);
     set(this.here, { x: px(item), width: column });
+    set(this.touched, { x: px(item + 0.5) - touch / 2, width: touch });
+    set(this.area, { width: this.width - LEFT });
     this.names.forEach((node, j) => set(node, { x: px(j + 0.5), class: `middle${j === item ? " strong" : ""}` }));
     this.heads.forEach(({ tiles, cross }, h) => {
       const y = TOP + h * TILE, [a, b] = [px(item) + 2, px(item + 1) - 2];
-      tiles.forEach((pair, j) => pair.forEach((node) => set(node, { x: px(j) + 2, y, width: column - 4, height: TILE - 4 })));
+      const w = cut[h] ? respend(weights[h], item, 0) : weights[h];
+      tiles.forEach((pair, j) => {
+        for (const node of pair) set(node, { x: px(j) + 2, y, width: column - 4, height: TILE - 4, style: `--ink:${w[j]}` });
+      });
       set(cross, { d: cut[h] ? `M${a} ${y}L${b} ${y + TILE - 4}M${a} ${y + TILE - 4}L${b} ${y}` : "" });
     });
     const moves = weights.map((w, h) => edgeDeletion(w, writes[h], item)).filter((_, h) => cut[h]);
