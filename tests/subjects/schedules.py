@@ -109,7 +109,7 @@ def all_to_all_attention(q, k, v, /, *, mask=None, score=lookup.scaled_dot()):
 
 
 for of_arrays in (ring_attention, ring_attention_vjp, tree_attention, all_to_all_attention):
-    of_arrays.__doc__ = getattr(schedules, of_arrays.__name__).__doc__
+    of_arrays.__doc__ = getattr(schedules, of_arrays.__name__).__doc__.partition("    Examples\n")[0]
 
 
 def draw_step(rng, n, m):
