@@ -77,6 +77,10 @@ class TestSinkRate:
         xp.check(sink_rate(w, threshold=0.5), np.array(1 / 3), dtype="float64")
         xp.check(sink_rate(w, threshold=0.95), np.array(0.0), dtype="float64")
 
+    def test_one_head_one_query_and_a_batch(self, xp):
+        w = xp.asarray([[[[0.7, 0.3]]], [[[0.2, 0.8]]]])
+        xp.check(sink_rate(w, threshold=0.4), np.array([1.0, 0.0]), dtype="float64")
+
     @pytest.mark.parametrize("shape", [(2, 0, 3), (2, 3, 0), (0, 3, 3)])
     def test_nothing(self, xp, shape):
         xp.check(sink_rate(xp.asarray(np.zeros(shape))), np.array(0.0), dtype="float64")

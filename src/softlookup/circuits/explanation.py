@@ -201,8 +201,6 @@ def effective_rank(w: Array, /) -> Array:
     """
     xp, dtype, (w,) = promote(w=w)
     check_axes("n m", w=w)
-    if 0 in w.shape[-2:]:
-        return cast(xp, xp.sum(w, axis=(-2, -1)), dtype)
     sizes = xp.linalg.svdvals(w)
     total = xp.sum(sizes, axis=-1, keepdims=True)
     return cast(xp, effective_items(sizes / xp.where(total == 0, 1.0, total)), dtype)
