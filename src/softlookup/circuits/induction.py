@@ -358,7 +358,7 @@ def ablate_heads(
     Returns
     -------
     array of shape (B, T, 32)
-        The logits. All that comes later, in the same layer and after it, gets what was put in.
+        The logits. All later layers read what was put in.
 
     Raises
     ------
