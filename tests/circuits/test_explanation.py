@@ -442,11 +442,12 @@ class TestOverSeeds:
         now = explanation._over_seeds(load_model())
         assert json.loads(json.dumps(now)).keys() == kept.keys()
         for name, number in now.items():
-            np.testing.assert_allclose(number, kept[name], rtol=2e-3, atol=2e-3, err_msg=name)
+            np.testing.assert_allclose(number, kept[name], rtol=1e-4, atol=5e-4, err_msg=name)
 
     def test_rank_correlation_is_that_of_scipy(self):
         stats = pytest.importorskip("scipy.stats")
         x, y = np.random.default_rng(0).normal(size=(2, 3, 7))
+        x[0, 2:5], y[1, ::3] = x[0, 1], y[1, 0]  # equal numbers share a rank
         theirs = [stats.spearmanr(a, b).statistic for a, b in zip(x, y, strict=True)]
         np.testing.assert_allclose(explanation._rank_correlation(x, y), np.mean(theirs), rtol=1e-12)
 

@@ -419,7 +419,7 @@ def test_edge_deletion_by_letter_and_by_head(opened):
         moved = logits + sum((edge_deletion(w[h][None], writes[h])[0, item] for h in heads), np.zeros(len(logits)))
         p = softmax(moved)
         top = given["alphabet"][np.argmax(p)].strip() or "space"
-        assert readout(widget)["comes next"] == f"{top} {p.max():.3f}"
+        assert readout(widget)["likeliest next"] == f"{top} {p.max():.3f}"
         holds(widget, effect_of_the_cut=kl_divergence(logits, moved).item(), mean_weight=w[:, item].mean())
         holds(widget, effect_of_a_swap=given["swaps"][item])
         different = list(dict.fromkeys(given["letters"]))

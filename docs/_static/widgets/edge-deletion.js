@@ -69,10 +69,10 @@ customElements.define("widget-edge-deletion", class extends Widget {
       set(frame, { ...box, y: BASE - TALL * old[i], height: TALL * old[i] });
       set(name, { x });
     });
-    const top = after.indexOf(Math.max(...after)), effect = divergence(logits, moved);
-    this.words = `${cut.filter(Boolean).length} edges to ${letters[item]} cut: ${alphabet[top]} is likeliest, effect ${written(effect)} nats.`;
+    const top = after.indexOf(Math.max(...after)), next = alphabet[top].trim() || "space", effect = divergence(logits, moved);
+    this.words = `${cut.filter(Boolean).length} edges to ${letters[item]} cut: ${next} is likeliest, effect ${written(effect)} nats.`;
     this.readout({
-      "comes next": `${alphabet[top].trim() || "space"} ${written(after[top], 3)}`,
+      "likeliest next": `${next} ${written(after[top], 3)}`,
       "mean weight": written(sum(weights.map((w) => w[item])) / weights.length, 3),
       "effect of the cut": `${written(effect, 3)} nats`,
       "effect of a swap": `${written(swaps[item], 3)} nats`,

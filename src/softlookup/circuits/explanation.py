@@ -721,6 +721,7 @@ def remove_items(model: Model, tokens: Array, /) -> Array:
 
 def _over_seeds(model: Model) -> dict[str, float]:
     """Compare what weights say of the items of a text with what interventions say, for one model."""
+    model = {name: x.astype(np.float64) for name, x in model.items()}  # ranks among small effects are not rounding
     rng = np.random.default_rng(1002)
     letters = rng.permuted(np.tile(np.arange(LETTERS), (TEXTS, 1)), axis=1)
     text = encode(tales(rng, 40))
@@ -740,9 +741,11 @@ def _over_seeds(model: Model) -> dict[str, float]:
         move = edge_deletion(w[:, :, None], record["values1"] @ output @ model["U"])[:, :, 0]
         others = [_others(rng, tokens, spare) for _ in range(REPLACEMENTS)]
         swapped = [swap_items(model, tokens, other) for other in others]
+        swaps = [kl_divergence(end, changed) for changed in swapped]
+        found[f"{kind}, one swap and the other"] = _rank_correlation(*(x[:, :-1] for x in swaps))
         effects = {
             "edge": kl_divergence(end, end + np.sum(move, axis=1)),
-            "swap": np.mean([kl_divergence(end, changed) for changed in swapped], axis=0),
+            "swap": np.mean(swaps, axis=0),
             "removal": kl_divergence(end, remove_items(model, tokens)),
         }
         measures = {
@@ -798,10 +801,13 @@ def _others(rng: np.random.Generator, tokens: Array, spare: Array) -> Array:
 
 
 def _rank_correlation(x: Array, y: Array) -> float:
-    """Return the mean over rows of the correlation between the ranks of ``x (B, n)`` and those of ``y (B, n)``."""
-    places = np.arange(x.shape[1]) - (x.shape[1] - 1) / 2
-    first, second = (places[np.argsort(np.argsort(z, axis=-1), axis=-1)] for z in (x, y))
-    return float(np.mean(np.sum(first * second, axis=-1)) / np.sum(places**2))
+    """Return the mean over rows of the correlation between the ranks of ``x (B, n)`` and those of ``y (B, n)``.
+
+    Equal numbers share the mean of their ranks.
+    """
+    ranks = (np.sum(np.sign(z[:, :, None] - z[:, None]), axis=-1) for z in (x, y))  # times two, with the mean zero
+    first, second = (z / np.linalg.norm(z, axis=-1, keepdims=True) for z in ranks)
+    return float(np.mean(np.sum(first * second, axis=-1)))
 
 
 def _ends(model: Model, texts: Array) -> Array:
