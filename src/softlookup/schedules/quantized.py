@@ -27,7 +27,7 @@ __all__ = [
     "smooth_keys",
 ]
 
-LARGEST = 127
+LARGEST = 127.0
 
 
 def quantize_int8(x: Array, /, *, rows: int) -> tuple[Array, Array]:
