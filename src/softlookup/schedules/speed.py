@@ -19,7 +19,7 @@ from softlookup._checks import (
 
 __all__ = ["fast_attention"]
 
-ROWS, COLUMNS = 128, 1024  # of a tile: half a megabyte in float32, which stays in the cache of one core
+ROWS, COLUMNS = 256, 512  # of a tile: half a megabyte in float32, which stays in the cache of one core
 
 
 def fast_attention(
@@ -123,7 +123,8 @@ def fast_attention(
         raise TypeError(f"window must be a pair (left, right), not {window!r}")
     left, right = (math.inf if x is None else natural("window", x, "; None sets no limit") for x in window)
     right = 0 if causal else right
-    rows = ROWS if left + right == math.inf else max(1, ROWS // 2)  # a low strip sees less beyond a window
+    rows = max(1, ROWS >> (left < math.inf) + (right < math.inf))  # a low strip sees less beyond a limit
+    columns = ROWS * COLUMNS // rows
     workers = positive_integer("workers", workers)
     check_axes("n d", q=q)
     check_items(k, v)
@@ -148,7 +149,7 @@ def fast_attention(
     limit, least = np.finfo(wide).maxexp / 4, np.finfo(wide).tiny
 
     def work(strips: list) -> None:
-        tile, ones = np.empty(ROWS * COLUMNS, dtype=wide), np.ones(min(m, COLUMNS), dtype=wide)
+        tile, ones = np.empty(ROWS * COLUMNS, dtype=wide), np.ones(min(m, columns), dtype=wide)
         for head, i in strips:
             shared = head and (*head[:-1], 0)
             queries, blend = q[head][..., i : i + rows, :] * scale, blends[head][..., i : i + rows, :]
@@ -159,8 +160,8 @@ def fast_attention(
             longest = q_squared[head][..., i : i + rows].max(), k_squared[shared][..., start:stop].max(initial=0.0)
             small = tame and abs(scale) * math.sqrt(longest[0]) * math.sqrt(longest[1]) <= limit  # so is every score
             top = None if small else total - math.inf
-            for j in range(start, stop, COLUMNS):
-                end = min(j + COLUMNS, stop)
+            for j in range(start, stop, columns):
+                end = min(j + columns, stop)
                 s = tile[: total.size * (end - j)].reshape(*total.shape, end - j)
                 np.matmul(queries, k[shared][..., j:end, :].mT, out=s)
                 if (cut := max(j, first + right + 1)) < end:  # only from here on, a key can come too late
@@ -181,7 +182,7 @@ def fast_attention(
                 blend += s @ v[shared][..., j:end, :]
             blend /= np.maximum(total, least)[..., None]  # a row that read nothing stays zero
 
-    together = n <= rows and math.prod(out.shape[:-1]) * min(m, COLUMNS) <= ROWS * COLUMNS
+    together = n <= rows and math.prod(out.shape[:-1]) * min(m, columns) <= ROWS * COLUMNS
     heads = [()] if together else np.ndindex(q.shape[:-2])
     strips = [(head, i) for head in heads for i in range(0, n, rows)]
     if workers == 1 or len(strips) < 2:
