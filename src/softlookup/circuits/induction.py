@@ -9,7 +9,7 @@ from array_api_compat import device
 
 from softlookup._arrays import Array, cast, library, promote
 from softlookup._checks import allowed_pairs, check_axes, check_shape, integer
-from softlookup.circuits.language_model import Model, cross_entropy, encode, forward, repeated_letters, tales
+from softlookup.circuits.language_model import Model, _windows, cross_entropy, encode, forward, repeated_letters, tales
 from softlookup.circuits.qk_ov import head_matrices, ov_circuit, token_table
 from softlookup.circuits.rasp import select
 
@@ -507,7 +507,7 @@ def _texts(model: Model) -> tuple[Array, Array]:
     rng, length = np.random.default_rng(1003), model["b0"].shape[1]
     letters = repeated_letters(rng, size=128, length=length // 2)
     text = encode(tales(rng, 100))
-    return letters, text[rng.integers(0, len(text) - length, 512)[:, None] + np.arange(length + 1)]
+    return letters, _windows(rng, text, 512, length)
 
 
 def _ranges(model: Model) -> tuple[tuple[int, int], tuple[int, int]]:

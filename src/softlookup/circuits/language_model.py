@@ -280,8 +280,8 @@ def batch(rng: np.random.Generator, text: Array, /, *, size: int, length: int) -
         raise ValueError(f"length is {length}; it must be at least {2 * SHORTEST}, to repeat a chunk of {SHORTEST}")
     if text.ndim != 1 or text.size <= length:
         raise ValueError(f"text has shape {text.shape}; it must be one row of more than {length}")
-    rows, start = np.arange(size), rng.integers(0, len(text) - length, size)
-    tokens = text[start[:, None] + np.arange(length + 1)]
+    rows = np.arange(size)
+    tokens = _windows(rng, text, size, length)
     letters = rng.integers(0, LETTERS, tokens.shape)
     tokens = np.where(rows[:, None] < 3 * size // 4, tokens, letters)
     period = np.where(rows < size // 2, length + 1, rng.integers(SHORTEST, length // 2 + 1, size))
@@ -930,7 +930,7 @@ def _over_seeds(model: Model) -> dict[str, float]:
     """Losses on tales that were never seen, and on chunks and letters that are written once and then again."""
     rng, length = np.random.default_rng(1000), model["b0"].shape[1]
     text = encode(tales(rng, 100))
-    windows = text[rng.integers(0, len(text) - length, 256)[:, None] + np.arange(length + 1)]
+    windows = _windows(rng, text, 256, length)
     half = length // 2
     chunks = np.concatenate([windows[:, :half]] * 2, axis=1)
     found = {"tales": cross_entropy(forward(model, windows[:, :-1])[0], windows[:, 1:]).mean()}
@@ -938,6 +938,11 @@ def _over_seeds(model: Model) -> dict[str, float]:
         losses = cross_entropy(forward(model, tokens[:, :-1])[0], tokens[:, 1:]).mean(axis=0)
         found |= {f"{name}, first time": losses[: half - 1].mean(), f"{name}, again": losses[half:].mean()}
     return {name: float(x) for name, x in found.items()}
+
+
+def _windows(rng: np.random.Generator, text: Array, size: int, length: int) -> Array:
+    """Cut windows from a text, each with the character after it: ``(size, length + 1)``."""
+    return text[rng.integers(0, len(text) - length, size)[:, None] + np.arange(length + 1)]
 
 
 def _split(x: Array, heads: int) -> Array:

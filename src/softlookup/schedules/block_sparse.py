@@ -3,13 +3,11 @@
 import math
 from typing import NamedTuple
 
-from array_api_compat import device
-
 from softlookup._arrays import Array, Score, cast, hide_unread, library, promote
 from softlookup._checks import allowed_pairs, broadcast_batch, check_broadcast, natural
 from softlookup.lookup.attention import _spread_heads, _spread_values, attention_scores, scaled_dot
 from softlookup.masks.score_mods import block_summary
-from softlookup.schedules.online_softmax import _cuts, online_update
+from softlookup.schedules.online_softmax import _cuts, _output_and_lse, _start, online_update
 
 __all__ = ["block_layout", "block_sparse_attention", "visited_pairs"]
 
@@ -187,27 +185,22 @@ def block_sparse_attention(
     xp, dtype, (q, k, v, bias) = promote(q=q, k=k, v=v, bias=bias)
     v = _spread_values(xp, q, k, v)
     k = _spread_heads(xp, "k", k, q)
-    n, m, where = q.shape[-2], k.shape[-2], device(q)
+    n, m = q.shape[-2], k.shape[-2]
     batch = broadcast_batch(2, q=q, k=k)
     allowed = allowed_pairs(xp, "mask", mask, (*batch, n, m))
     if bias is not None:
         check_broadcast("bias", bias, (*batch, n, m))
         bias = xp.broadcast_to(bias, (*batch, n, m))
-    outs, lses = [], []
+    results = []
     for rows, blocks in _visits(layout, n, m):
-        height = rows.stop - rows.start
-        top = xp.full((*batch, height), -math.inf, dtype=q.dtype, device=where)
-        total = xp.zeros((*batch, height), dtype=q.dtype, device=where)
-        shape = *broadcast_batch(2, q=q, k=k, v=v), height, v.shape[-1]
-        blend = xp.zeros(shape, dtype=q.dtype, device=where)
+        state = _start(xp, q[..., rows, :], k, v)
         for cut, full in blocks:
             readable = None if full or allowed is None else allowed[..., rows, cut]
             added = None if bias is None else bias[..., rows, cut]
             s = attention_scores(q[..., rows, :], hide_unread(xp, k[..., cut, :], readable), bias=added, score=score)
-            top, total, blend = online_update(top, total, blend, s, v[..., cut, :], readable)
-        total = xp.where(total == 0, 1.0, total)
-        outs.append(blend / total[..., None])
-        lses.append(xp.broadcast_to(top + xp.log(total), shape[:-1]))
+            state = online_update(*state, s, v[..., cut, :], readable)
+        results.append(_output_and_lse(xp, *state))
+    outs, lses = zip(*results, strict=True)
     return cast(xp, xp.concat(outs, axis=-2), dtype), xp.concat(lses, axis=-1)
 
 

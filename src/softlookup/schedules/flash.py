@@ -4,13 +4,11 @@ import math
 from collections.abc import Callable
 from typing import Any
 
-from array_api_compat import device
-
 from softlookup._arrays import Array, Score, below_top, cast, hide, hide_unread, library, promote, sum_to_shape
 from softlookup._checks import broadcast_batch, check_axes, check_broadcast, check_shape, positive_integer
 from softlookup.lookup.attention import _gather_heads, _readable_keys, _spread_values, attention_scores, scaled_dot
 from softlookup.schedules.merging import merge, partial_attention
-from softlookup.schedules.online_softmax import _cuts, online_update
+from softlookup.schedules.online_softmax import _cuts, _output_and_lse, _start, online_update
 
 __all__ = ["add_sink", "flash_attention", "flash_attention_by_keys", "flash_attention_vjp"]
 
@@ -112,19 +110,14 @@ def flash_attention(
     xp, dtype, (q, k, v, bias) = promote(q=q, k=k, v=v, bias=bias)
     k, v, allowed, bias = _for_tiles(xp, q, k, v, mask, bias)
     rows, columns = _grid(q, k, tiles)
-    scored, blended = broadcast_batch(2, q=q, k=k), broadcast_batch(2, q=q, k=k, v=v)
-    outs, lses = [], []
+    results = []
     for i in rows:
-        n = i.stop - i.start
-        top = xp.full((*scored, n), -math.inf, dtype=q.dtype, device=device(q))
-        total = xp.zeros((*scored, n), dtype=q.dtype, device=device(q))
-        blend = xp.zeros((*blended, n, v.shape[-1]), dtype=q.dtype, device=device(q))
+        state = _start(xp, q[..., i, :], k, v)
         for j in columns:
             s = attention_scores(q[..., i, :], k[..., j, :], bias=_tile(bias, i, j), score=score)
-            top, total, blend = online_update(top, total, blend, s, v[..., j, :], _tile(allowed, i, j))
-        total = xp.where(total == 0, 1.0, total)
-        outs.append(blend / total[..., None])
-        lses.append(xp.broadcast_to(top + xp.log(total), outs[-1].shape[:-1]))
+            state = online_update(*state, s, v[..., j, :], _tile(allowed, i, j))
+        results.append(_output_and_lse(xp, *state))
+    outs, lses = zip(*results, strict=True)
     return cast(xp, xp.concat(outs, axis=-2), dtype), xp.concat(lses, axis=-1)
 
 

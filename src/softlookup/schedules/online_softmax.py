@@ -224,18 +224,17 @@ def online_attention(
     xp, dtype, (q, k, v, bias) = promote(q=q, k=k, v=v, bias=bias)
     v = _spread_values(xp, q, k, v)
     k, allowed = _readable_keys(xp, q, k, mask)
-    n, m, where = q.shape[-2], k.shape[-2], device(q)
-    rows = (*broadcast_batch(2, q=q, k=k), n)
+    m = k.shape[-2]
     if bias is not None:
-        check_broadcast("bias", bias, (*rows, m))
-        bias = xp.broadcast_to(bias, (*rows, m))
-    top = xp.full(rows, -math.inf, dtype=q.dtype, device=where)
-    total = xp.zeros(rows, dtype=q.dtype, device=where)
-    blend = xp.zeros((*broadcast_batch(2, q=q, k=k, v=v), n, v.shape[-1]), dtype=q.dtype, device=where)
+        pairs = (*broadcast_batch(2, q=q, k=k), q.shape[-2], m)
+        check_broadcast("bias", bias, pairs)
+        bias = xp.broadcast_to(bias, pairs)
+    state = _start(xp, q, k, v)
     for cut in _cuts(m, block=block):
         readable, added = (x if x is None else x[..., cut] for x in (allowed, bias))
         s = attention_scores(q, k[..., cut, :], bias=added, score=score)
-        top, total, blend = online_update(top, total, blend, s, v[..., cut, :], readable)
+        state = online_update(*state, s, v[..., cut, :], readable)
+    _, total, blend = state
     return cast(xp, blend / xp.where(total == 0, 1.0, total)[..., None], dtype)
 
 
@@ -329,6 +328,20 @@ def _exp_below(xp: Any, s: Array, top: Array) -> Array:
     """Return the exponentials of `below_top`; infinities become the largest numbers first, which takes fewer passes."""
     largest = xp.asarray(xp.finfo(s.dtype).max, dtype=s.dtype, device=device(s))
     return xp.exp(xp.minimum(s, largest) - xp.maximum(xp.minimum(top, largest), -largest))
+
+
+def _start(xp: Any, q: Array, k: Array, v: Array) -> tuple[Array, Array, Array]:
+    """Return the maximum, the total and the blend of the queries `q` before any key is read."""
+    scored, blended = broadcast_batch(2, q=q, k=k), broadcast_batch(2, q=q, k=k, v=v)
+    total = xp.zeros((*scored, q.shape[-2]), dtype=q.dtype, device=device(q))
+    return total - math.inf, total, xp.zeros((*blended, q.shape[-2], v.shape[-1]), dtype=q.dtype, device=device(q))
+
+
+def _output_and_lse(xp: Any, top: Array, total: Array, blend: Array) -> tuple[Array, Array]:
+    """Return the output and the log-sum-exp of a state after the last key, in the shape of the output's rows."""
+    total = xp.where(total == 0, 1.0, total)
+    out = blend / total[..., None]
+    return out, xp.broadcast_to(top + xp.log(total), out.shape[:-1])
 
 
 def _cuts(m: int, **block: int) -> list[slice]:
