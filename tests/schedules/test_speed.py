@@ -19,7 +19,7 @@ from softlookup.masks import causal, positions, sliding_window
 from softlookup.schedules import fast_attention, online_attention, speed
 
 INF, NAN = math.inf, math.nan
-TILES = ((128, 1024), (1, 1), (2, 3), (5, 2))
+TILES = ((2048, 256, 8), (1, 1, 0), (2, 3, 0), (5, 2, 0), (5, 2, 6), (64, 4, 0))
 WINDOWS = ((None, None), (0, 0), (2, None), (None, 1), (1, 3), (70, 80))
 
 
@@ -58,9 +58,9 @@ def allowed(q, k, is_causal, window):
 
 @pytest.fixture(params=TILES, ids=str)
 def tiles(request, monkeypatch):
-    """Tiles that hold everything, and tiles of few rows and columns that divide nothing."""
-    monkeypatch.setattr(speed, "ROWS", request.param[0])
-    monkeypatch.setattr(speed, "COLUMNS", request.param[1])
+    """Tiles that hold everything, and tiles of few rows and columns that divide nothing; with maxima or without."""
+    for name, size in zip(("ROWS", "COLUMNS", "FEW"), request.param, strict=True):
+        monkeypatch.setattr(speed, name, size)
 
 
 class TestFastAttention:
@@ -317,18 +317,22 @@ class TestFastAttention:
             with pytest.raises(MemoryError, match="no room"):
                 fast_attention(q, k, v, workers=workers)
 
-    def test_each_worker_gets_as_many_pairs(self, monkeypatch):
-        shares = []
+    def test_the_longest_strips_go_first_and_each_goes_once(self, monkeypatch):
+        strips = []
 
         class OneAfterTheOther(ThreadPoolExecutor):
-            def map(self, work, parts):
-                shares.extend(sum(i + 128 for _, i in part) for part in parts)  # the keys that a causal strip ends at
-                return [work(part) for part in parts]
+            def map(self, work, shared):
+                strips.append([strip for strip in shared[0][::-1] if strip])
+                return [work(each) for each in shared]
 
         monkeypatch.setattr(speed, "ThreadPoolExecutor", OneAfterTheOther)
+        q, k, v = problem(20, 1100, 1100, 3, 1)
+        expected = fast_attention(q, k, v, causal=True)
         for workers in (2, 4):
-            fast_attention(*(np.ones((3, 1024, 1)) for _ in "qkv"), causal=True, workers=workers)
-        assert shares == [3 * 128 * 36 // 2] * 2 + [3 * 128 * 36 // 4] * 4  # 1 + 2 + ... + 8 = 36
+            np.testing.assert_array_equal(fast_attention(q, k, v, causal=True, workers=workers), expected)
+            starts = [i for _, i in strips[-1]]
+            assert starts == sorted(starts, reverse=True)
+            assert len(starts) == len(set(strips[-1])) >= 8
 
     def test_memory_grows_no_faster_than_the_text(self):
         def extra(n, **options):
@@ -363,7 +367,7 @@ class TestFastAttention:
         assert pairs["full", 1024] == 1024**2
         assert pairs["full", 2048] == 2048**2
         assert pairs["causal", 2048] <= 0.54 * 2048**2
-        assert pairs["near", 2048] <= 2048 * 1.5 * 128
+        assert pairs["near", 2048] <= 2048 * (128 + 128)
         assert pairs["near", 2048] < 2.1 * pairs["near", 1024]
 
     def test_an_array_of_another_library_is_refused(self):

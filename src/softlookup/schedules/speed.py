@@ -19,7 +19,8 @@ from softlookup._checks import (
 
 __all__ = ["fast_attention"]
 
-ROWS, COLUMNS = 256, 512  # of a tile: half a megabyte in float32, which stays in the cache of one core
+ROWS, COLUMNS = 2048, 256  # of the largest tile: two megabytes in float32
+FEW = 8  # queries: with fewer, their maxima cost less than the lengths of all keys
 
 
 def fast_attention(
@@ -55,7 +56,7 @@ def fast_attention(
     scale : float, optional
         What the dot products are multiplied by. None means :math:`1/\sqrt d`.
     workers : int
-        How many threads share the work. Each holds one tile of scores.
+        How many threads share the work. Each holds one tile of scores, and their number changes no bit of the result.
 
     Returns
     -------
@@ -81,8 +82,8 @@ def fast_attention(
     -----
     Slot : all five, with scaled_dot, positions and softmax
     Changes : nothing but the order of the sums, and the base of the exponentials.
-    Cost : O(H n m (d + e)) time, as attention, and O(H n w (d + e)) with a window of w keys; beside the result O(H m)
-        memory, and one tile of fixed size for each worker.
+    Cost : O(H n m (d + e)) time, as attention, and O(H n w (d + e)) with a window of w keys; beside the result O(m)
+        memory, and one tile of fixed size, for each worker.
     Empty row : a query that may read nothing gets zeros.
     Promises : non-negative, sums to one, inside the hull, shift invariant
     Equals : ``attention`` under the mask ``sliding_window``, and under ``causal``, up to rounding.
@@ -123,8 +124,6 @@ def fast_attention(
         raise TypeError(f"window must be a pair (left, right), not {window!r}")
     left, right = (math.inf if x is None else natural("window", x, "; None sets no limit") for x in window)
     right = 0 if causal else right
-    rows = max(1, ROWS >> (left < math.inf) + (right < math.inf))  # a low strip sees less beyond a limit
-    columns = ROWS * COLUMNS // rows
     workers = positive_integer("workers", workers)
     check_axes("n d", q=q)
     check_items(k, v)
@@ -144,51 +143,64 @@ def fast_attention(
     group = group_size("k", k, heads, f"q's {heads}")
     q, blends = (x.reshape(*k.shape[:-2], group, n, x.shape[-1]) for x in (q, out))
     k, v = k[..., None, :, :], v[..., None, :, :]
-    with np.errstate(over="ignore"):
-        q_squared, k_squared, tame = np.vecdot(q, q), np.vecdot(k, k), np.vdot(v, v) < math.inf
-    limit, least = np.finfo(wide).maxexp / 4, np.finfo(wide).tiny
+    limit, least, size = np.finfo(wide).maxexp / 4, np.finfo(wide).tiny, math.prod(out.shape[:-1])
+    narrow = (COLUMNS + 1) // 2  # tiles on the edge of what may be read compute less in vain
+    together = 0 < size * min(m, narrow) <= narrow * ROWS // 2  # all heads in one tile
+    rows = min(ROWS, max(COLUMNS, size // 8))  # of a strip: a long text has eight or more
+    largest = size if together else min(n, rows)
+    columns = min(m, ROWS * COLUMNS // max(1, largest))
+    reached = np.tri(min(m, narrow), dtype=wide) if min(left, right) < math.inf else None
 
     def work(strips: list) -> None:
-        tile, ones = np.empty(ROWS * COLUMNS, dtype=wide), np.ones(min(m, columns), dtype=wide)
-        for head, i in strips:
-            shared = head and (*head[:-1], 0)
+        tile, ones = np.empty(largest * columns, dtype=wide), np.ones(columns, dtype=wide)
+        for head, i in iter(strips.pop, None):
             queries, blend = q[head][..., i : i + rows, :] * scale, blends[head][..., i : i + rows, :]
-            total = np.zeros(blend.shape[:-1], dtype=wide)
-            first, last = i + m - n, i + m - n + total.shape[-1] - 1  # the positions of the outermost queries
-            start = max(0, first - left)
-            stop = max(start, min(m, last + right + 1))
-            longest = q_squared[head][..., i : i + rows].max(), k_squared[shared][..., start:stop].max(initial=0.0)
-            small = tame and abs(scale) * math.sqrt(longest[0]) * math.sqrt(longest[1]) <= limit  # so is every score
+            height, position = blend.shape[-2], i + m - n
+            start = max(0, position - left)
+            stop = max(start, min(m, position + height + right))
+            low, high = position - left - start, position + right - start  # of these, the first query reads low to high
+            keys, values = (x[head and (*head[:-1], 0)][..., start:stop, :] for x in (k, v))
+            small = height >= FEW
+            if small:
+                with np.errstate(over="ignore"):
+                    square = [np.vecdot(x, x).max(initial=0.0) for x in (queries, keys, values)]  # of the longest
+                small = math.sqrt(square[0]) * math.sqrt(square[1]) <= limit and square[2] < math.inf
+            total, end = np.zeros(blend.shape[:-1], dtype=wide), 0
             top = None if small else total - math.inf
-            for j in range(start, stop, columns):
-                end = min(j + columns, stop)
-                s = tile[: total.size * (end - j)].reshape(*total.shape, end - j)
-                np.matmul(queries, k[shared][..., j:end, :].mT, out=s)
-                if (cut := max(j, first + right + 1)) < end:  # only from here on, a key can come too late
-                    late = np.arange(cut, end) > np.arange(first, last + 1)[:, None] + right
-                    np.copyto(s[..., cut - j :], -math.inf, where=late)
-                if (cut := min(end, last - left)) > j:  # only up to here, a key can come too early
-                    early = np.arange(j, cut) < np.arange(first, last + 1)[:, None] - left
-                    np.copyto(s[..., : cut - j], -math.inf, where=early)
+            while (j := end) < stop - start:
+                whole = low + height <= j + 1 and j + narrow <= high + 1  # every query reads the next keys
+                end = min(j + columns, high + 1, stop - start) if whole else min(j + narrow, stop - start)
+                a, b = max(0, j - high), min(height, end - low)  # the queries that read a key of this tile
+                some_total, some_blend = total[..., a:b], blend[..., a:b, :]
+                s = tile[: some_total.size * (end - j)].reshape(*some_total.shape, end - j)
+                np.matmul(queries[..., a:b, :], keys[..., j:end, :].mT, out=s)
+                edges = []
+                if (c := min(b, end - 1 - high)) > a:  # for these queries, the last keys come too late
+                    edges.append((s[..., : c - a, :], reached[a + high - j : c + high - j, : end - j]))
+                if (c := max(a, j + 1 - low)) < b:  # for these, the first keys come too early
+                    edges.append((s[..., c - a :, :], 1 - reached[c - 1 + low - j : b - 1 + low - j, : end - j]))
                 if not small:
-                    new = np.maximum(top, s.max(axis=-1))
+                    for part, read in edges:
+                        np.copyto(part, -math.inf, where=read == 0)
+                    new = np.maximum(top[..., a:b], s.max(axis=-1))
                     shift = np.where(new == -math.inf, 0.0, new)
                     s -= shift[..., None]
-                    kept, top = np.exp2(top - shift), new
-                    total *= kept
-                    blend *= kept[..., None]
+                    kept, top[..., a:b] = np.exp2(top[..., a:b] - shift), new
+                    some_total *= kept
+                    some_blend *= kept[..., None]
                 np.exp2(s, out=s)
-                total += s @ ones[: end - j]
-                blend += s @ v[shared][..., j:end, :]
+                if small:
+                    for part, read in edges:
+                        part *= read
+                some_total += s @ ones[: end - j]
+                some_blend += s @ values[..., j:end, :]
             blend /= np.maximum(total, least)[..., None]  # a row that read nothing stays zero
 
-    together = n <= rows and math.prod(out.shape[:-1]) * min(m, columns) <= ROWS * COLUMNS
-    heads = [()] if together else np.ndindex(q.shape[:-2])
-    strips = [(head, i) for head in heads for i in range(0, n, rows)]
-    if workers == 1 or len(strips) < 2:
+    heads = [()] if together else list(np.ndindex(q.shape[:-2]))
+    strips = [None] * workers + [(head, i) for i in range(0, n, rows) for head in heads]  # a worker stops at None
+    if workers == 1 or len(strips) < workers + 2:
         work(strips)
     else:
         with ThreadPoolExecutor(workers) as pool:
-            turn = 2 * workers  # dealt forth and back, so that each gets long strips and short ones
-            list(pool.map(work, [strips[a::turn] + strips[turn - 1 - a :: turn] for a in range(workers)]))
+            list(pool.map(work, [strips] * workers))
     return (out[0] if bare else out).astype(dtype, copy=False)
