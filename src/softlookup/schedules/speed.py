@@ -20,6 +20,7 @@ from softlookup._checks import (
 __all__ = ["fast_attention"]
 
 ROWS, COLUMNS = 2048, 256  # of the largest tile: two megabytes in float32
+NARROW = 192  # columns of a tile on the edge of what may be read, where a wide one computes more in vain
 FEW = 8  # queries: with fewer, their maxima cost less than the lengths of all keys
 
 
@@ -144,12 +145,11 @@ def fast_attention(
     q, blends = (x.reshape(*k.shape[:-2], group, n, x.shape[-1]) for x in (q, out))
     k, v = k[..., None, :, :], v[..., None, :, :]
     limit, least, size = np.finfo(wide).maxexp / 4, np.finfo(wide).tiny, math.prod(out.shape[:-1])
-    narrow = (COLUMNS + 1) // 2  # tiles on the edge of what may be read compute less in vain
-    together = 0 < size * min(m, narrow) <= narrow * ROWS // 2  # all heads in one tile
+    together = 0 < size * min(m, NARROW) <= NARROW * ROWS // 2  # all heads in one tile
     rows = min(ROWS, max(COLUMNS, size // 8))  # of a strip: a long text has eight or more
     largest = size if together else min(n, rows)
     columns = min(m, ROWS * COLUMNS // max(1, largest))
-    reached = np.tri(min(m, narrow), dtype=wide) if min(left, right) < math.inf else None
+    reached = np.tri(min(m, NARROW), dtype=wide) if min(left, right) < math.inf else None
 
     def work(strips: list) -> None:
         tile, ones = np.empty(largest * columns, dtype=wide), np.ones(columns, dtype=wide)
@@ -168,8 +168,8 @@ def fast_attention(
             total, end = np.zeros(blend.shape[:-1], dtype=wide), 0
             top = None if small else total - math.inf
             while (j := end) < stop - start:
-                whole = low + height <= j + 1 and j + narrow <= high + 1  # every query reads the next keys
-                end = min(j + columns, high + 1, stop - start) if whole else min(j + narrow, stop - start)
+                whole = low + height <= j + 1 and j + NARROW <= high + 1  # every query reads the next keys
+                end = min(j + columns, high + 1, stop - start) if whole else min(j + NARROW, stop - start)
                 a, b = max(0, j - high), min(height, end - low)  # the queries that read a key of this tile
                 some_total, some_blend = total[..., a:b], blend[..., a:b, :]
                 s = tile[: some_total.size * (end - j)].reshape(*some_total.shape, end - j)
