@@ -19,8 +19,8 @@ from softlookup._checks import (
 
 __all__ = ["fast_attention"]
 
-ROWS, COLUMNS = 2048, 256  # of the largest tile: two megabytes in float32
-NARROW = 192  # columns of a tile on the edge of what may be read, where a wide one computes more in vain
+ROWS, COLUMNS = 2048, 256  # of the largest tile in float32: two megabytes, as in other dtypes
+NARROW = 192  # columns of a tile on an edge of what may be read, so that less is computed in vain
 FEW = 8  # queries: with fewer, their maxima cost less than the lengths of all keys
 
 
@@ -144,12 +144,14 @@ def fast_attention(
     group = group_size("k", k, heads, f"q's {heads}")
     q, blends = (x.reshape(*k.shape[:-2], group, n, x.shape[-1]) for x in (q, out))
     k, v = k[..., None, :, :], v[..., None, :, :]
-    limit, least, size = np.finfo(wide).maxexp / 4, np.finfo(wide).tiny, math.prod(out.shape[:-1])
-    together = 0 < size * min(m, NARROW) <= NARROW * ROWS // 2  # all heads in one tile
-    rows = min(ROWS, max(COLUMNS, size // 8))  # of a strip: a long text has eight or more
+    info, size = np.finfo(wide), math.prod(out.shape[:-1])
+    most = max(1, ROWS * 4 // wide.itemsize)
+    narrow = NARROW if max(left, right) == math.inf else (NARROW + 2) // 3
+    together = 0 < size * min(m, NARROW) <= NARROW * most // 2  # all heads in one tile
+    rows = min(most, max(COLUMNS, size // 8))  # of a strip: a long text has eight or more
     largest = size if together else min(n, rows)
-    columns = min(m, ROWS * COLUMNS // max(1, largest))
-    reached = np.tri(min(m, NARROW), dtype=wide) if min(left, right) < math.inf else None
+    columns = min(m, most * COLUMNS // max(1, largest))
+    reached = np.tri(min(m, narrow), dtype=wide) if min(left, right) < math.inf else None
 
     def work(strips: list) -> None:
         tile, ones = np.empty(largest * columns, dtype=wide), np.ones(columns, dtype=wide)
@@ -164,12 +166,12 @@ def fast_attention(
             if small:
                 with np.errstate(over="ignore"):
                     square = [np.vecdot(x, x).max(initial=0.0) for x in (queries, keys, values)]  # of the longest
-                small = math.sqrt(square[0]) * math.sqrt(square[1]) <= limit and square[2] < math.inf
+                small = math.sqrt(square[0]) * math.sqrt(square[1]) <= info.maxexp / 4 and square[2] < math.inf
             total, end = np.zeros(blend.shape[:-1], dtype=wide), 0
             top = None if small else total - math.inf
             while (j := end) < stop - start:
-                whole = low + height <= j + 1 and j + NARROW <= high + 1  # every query reads the next keys
-                end = min(j + columns, high + 1, stop - start) if whole else min(j + NARROW, stop - start)
+                whole = low + height <= j + 1 and j + narrow <= high + 1  # every query reads the next keys
+                end = min(j + columns, high + 1, stop - start) if whole else min(j + narrow, stop - start)
                 a, b = max(0, j - high), min(height, end - low)  # the queries that read a key of this tile
                 some_total, some_blend = total[..., a:b], blend[..., a:b, :]
                 s = tile[: some_total.size * (end - j)].reshape(*some_total.shape, end - j)
@@ -194,7 +196,7 @@ def fast_attention(
                         part *= read
                 some_total += s @ ones[: end - j]
                 some_blend += s @ values[..., j:end, :]
-            blend /= np.maximum(total, least)[..., None]  # a row that read nothing stays zero
+            blend /= np.maximum(total, info.tiny)[..., None]  # a row that read nothing stays zero
 
     heads = [()] if together else list(np.ndindex(q.shape[:-2]))
     strips = [None] * workers + [(head, i) for i in range(0, n, rows) for head in heads]  # a worker stops at None
