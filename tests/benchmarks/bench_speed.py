@@ -122,7 +122,7 @@ def interleaved(benchmark, candidates, rounds):
 
     def every_candidate_once():
         for name, candidate in candidates.items():
-            time.sleep(0.03)  # threads of the other libraries wait for more work at full speed for a while
+            time.sleep(0.06)  # threads of the other libraries wait for more work at full speed for a while
             start = time.perf_counter()
             candidate()
             times[name].append(time.perf_counter() - start)
