@@ -3,6 +3,7 @@
 import json
 import math
 import pathlib
+import sys
 
 import hypothesis
 import numpy as np
@@ -57,6 +58,14 @@ def floating_point_errors_raise():
     """Underflow is how a weight becomes zero; every other floating point event is a fault."""
     with np.errstate(divide="raise", over="raise", invalid="raise", under="ignore"):
         yield
+
+
+@pytest.fixture(scope="module", autouse=True)
+def compiled_programs_are_let_go():
+    """JAX keeps each program that it compiled, gigabytes of them in a whole run; few serve a second file."""
+    yield
+    if "jax" in sys.modules:
+        sys.modules["jax"].clear_caches()
 
 
 @pytest.fixture(params=["numpy-readonly", "array-api-strict", "torch", "jax"])
