@@ -15,6 +15,8 @@ import os
 import shutil
 import sys
 import tempfile
+import time
+from functools import partial
 from pathlib import Path
 
 TESTS = Path(__file__).resolve().parent
@@ -137,7 +139,7 @@ def describe(before, after):
     return f"{old}  ->  {ast.unparse(ast.fix_missing_locations(after)) if after else '(dropped)'}".partition("\n")[0]
 
 
-def survives(folder, target, text, arguments):
+def survives(folder, target, text, arguments, patience=TIMEOUT):
     """Whether the tests pass with `text` as the module; raises when they did not run at all or ran something else."""
     (folder / "softlookup" / f"{target}.py").write_text(text, encoding="utf-8")
     methods = multiprocessing.get_all_start_methods()
@@ -145,7 +147,7 @@ def survives(folder, target, text, arguments):
         target=run_tests, args=(str(folder), arguments)
     )
     process.start()
-    process.join(TIMEOUT)
+    process.join(patience)
     if process.is_alive():
         process.kill()
         return False
@@ -186,10 +188,14 @@ def survivors(target, options):
     with tempfile.TemporaryDirectory() as folder:
         copied = Path(folder).resolve()
         shutil.copytree(SOURCE / "softlookup", copied / "softlookup", ignore=shutil.ignore_patterns("__pycache__"))
-        if not all(survives(copied, target, original, stage) for stage in stages):
-            raise RuntimeError(f"the tests of {target} fail on the module as it is")
+        patience = []
+        for stage in stages:
+            start = time.monotonic()
+            if not survives(copied, target, original, stage):
+                raise RuntimeError(f"the tests of {target} fail on the module as it is")
+            patience.append(min(TIMEOUT, 30 + 5 * (time.monotonic() - start)))  # a changed loop may never end
         for where, what, text in mutants(original):
-            if options.line in (None, where) and all(survives(copied, target, text, stage) for stage in stages):
+            if options.line in (None, where) and all(map(partial(survives, copied, target, text), stages, patience)):
                 yield where, what
 
 
