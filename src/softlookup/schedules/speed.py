@@ -68,10 +68,10 @@ def fast_attention(
     ------
     ValueError
         If an axis is missing, if numbers of columns, items or heads do not fit, if the axes before the heads do not
-        broadcast, if `window` is not a pair or has a negative number, if `scale` is not finite, or if `workers` is not
-        positive.
+        broadcast, if `window` has a negative number, if `scale` is not finite, or if `workers` is not positive.
     TypeError
-        If an array is not NumPy's or not of real numbers, or if an option is not of its type.
+        If an array is not NumPy's or not of real numbers, if `window` is not a pair, or if another option is not of its
+        type.
 
     See Also
     --------
@@ -95,7 +95,7 @@ def fast_attention(
 
     With causal=True it is prefix stable. Where the lengths of queries and keys exclude a large score, no maximum is
     subtracted; elsewhere each row keeps a running maximum, as in `online_attention`. Scores must not overflow: one of
-    plus infinity gives NaN.
+    plus infinity gives NaN. Nor may the sum of the values, weighted by exponentials and not yet divided.
 
     A key or a value that no query may read can hold NaN without effect. Where some queries may read it, it can spoil
     the others as well, unlike in `attention`. Integers become float64, and at least float32 is computed in.
@@ -130,8 +130,8 @@ def fast_attention(
     check_items(k, v)
     check_equal("columns", -1, q=q, k=k)
     scale = math.log2(math.e) * (inverse_root(q.shape[-1]) if scale is None else finite("scale", scale))
-    dtype, bare = np.result_type(q, k, v), max(q.ndim, k.ndim, v.ndim) < 3
-    dtype = dtype if dtype.kind == "f" else np.dtype(float)
+    dtype = np.result_type(*(x.dtype if x.dtype.kind == "f" else float for x in (q, k, v)))
+    bare = max(q.ndim, k.ndim, v.ndim) < 3
     wide = dtype if dtype.itemsize > 2 else np.dtype(np.float32)
     q, k, v = (x.astype(wide, copy=False)[(None,) * (x.ndim < 3)] for x in (q, k, v))
     check_equal("heads", -3, k=k, v=v)
@@ -199,8 +199,10 @@ def fast_attention(
             blend /= np.maximum(total, info.tiny)[..., None]  # a row that read nothing stays zero
 
     heads = [()] if together else list(np.ndindex(q.shape[:-2]))
-    strips = [None] * workers + [(head, i) for i in range(0, n, rows) for head in heads]  # a worker stops at None
-    if workers == 1 or len(strips) < workers + 2:
+    strips = [(head, i) for i in range(0, n, rows) for head in heads]
+    workers = max(1, min(workers, len(strips)))
+    strips = [None] * workers + strips  # a worker stops at None
+    if workers == 1:
         work(strips)
     else:
         with ThreadPoolExecutor(workers) as pool:
