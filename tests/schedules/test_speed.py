@@ -200,7 +200,12 @@ class TestFastAttention:
 
     def test_leading_axes_broadcast_and_a_missing_head_axis_is_one_head(self):
         q, k, v = problem(9, batch=(2, 3))
-        for arrays in ((q[0], k[:, :1], v), (q, k[0, 0, :1], v[0, 0, :1]), (q, k[0, 0, 0], v[0, 0, 0])):
+        for arrays in (
+            (q[0], k[:, :1], v),
+            (q[0], k[0, :1], v),
+            (q, k[0, 0, :1], v[0, 0, :1]),
+            (q, k[0, 0, 0], v[0, 0, 0]),
+        ):
             np.testing.assert_allclose(fast_attention(*arrays), attention(*arrays), rtol=1e-12, atol=1e-13)
         single = q[0, 0, 0], k[0, 0, 0], v[0, 0, 0]
         assert fast_attention(*single).shape == (7, 2)
@@ -390,6 +395,7 @@ class TestFastAttention:
             ((q, k, v[:1]), "k has 2 heads, v has 1"),
             ((q[:3], k, v), "k has 2 heads.*q's 3"),
             ((np.ones((2, 4, 7, 3)), np.ones((3, 2, 9, 3)), v), r"q has \(2,\), k has \(3,\)"),
+            ((np.ones((2, 4, 7, 3)), k, np.ones((3, 2, 9, 2))), r"q has \(2,\).* v has \(3,\)"),
         ):
             with pytest.raises(ValueError, match=message):
                 fast_attention(*arguments)
