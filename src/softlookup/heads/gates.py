@@ -51,7 +51,7 @@ def output_gate(out: Array, logits: Array, /) -> Array:
     Equals : half of the output when the logits are zero; the output in the limit of large logits; a gated
         linear unit whose value is the output.
     Year : 2025
-    Source : Qiu et al., 2025, Gated Attention for Large Language Models, arXiv 2505.06708, abstract.
+    Source : Qiu et al., 2025, Gated Attention for Large Language Models, section 2.2, arXiv 2505.06708.
     Other names : gated attention, output gate, G1 gate, attention output gate, SDPA output gate, sigmoid gate
 
     An output of infinity behind a closed gate gives NaN.
@@ -289,7 +289,8 @@ def mixture_of_heads(
     Equals : ``attention`` with its output projection when there is one expert; the mean of the experts when all are
         kept and the logits are equal.
     Year : 2022
-    Source : Zhang et al., 2022, Mixture of Attention Heads, arXiv 2210.05144, abstract.
+    Source : Zhang et al., 2022, Mixture of Attention Heads, arXiv 2210.05144, abstract; gates and heads as here: Shen et
+        al., 2024, JetMoE, sections 2.1 and 2.3, arXiv 2404.07413.
     Other names : mixture of attention heads, MoA, JetMoE attention, mixture-of-head attention, MoH, SwitchHead,
         mixture of experts attention
 

@@ -93,7 +93,7 @@ def latent_attention(
         one head of the queries' width, when both projections are the identity and nothing is rotated.
     Year : 2024
     Source : DeepSeek-AI, 2024, DeepSeek-V2, sections 2.1.2 and 2.1.3, arXiv 2405.04434; more than one latent: Zadouri
-        et al., 2025, Hardware-Efficient Attention for Fast Decoding, arXiv 2505.21487.
+        et al., 2025, Hardware-Efficient Attention for Fast Decoding, section 3.3.2, arXiv 2505.21487.
     Other names : multi-head latent attention, MLA, naive MLA, decoupled rotary position, decoupled RoPE, grouped latent
         attention, GLA, GLA-2, latent KV cache, low-rank key-value joint compression
 
@@ -480,8 +480,8 @@ def tied_heads(kv: Array, k_rot: Array, /) -> tuple[Array, Array]:
     Promises : prefix stable
     Equals : grouped-query attention whose value is its key when nothing is rotated.
     Year : 2025
-    Source : Zadouri et al., 2025, Hardware-Efficient Attention for Fast Decoding, arXiv 2505.21487, and its released
-        code.
+    Source : Zadouri et al., 2025, Hardware-Efficient Attention for Fast Decoding, section 3.3.1, arXiv 2505.21487, and
+        its released code.
     Other names : grouped-tied attention, GTA, tied KV
 
     References

@@ -65,8 +65,8 @@ def share_layers(
     Equals : the ordinary stack when each layer is its own producer; the ordinary stack with the same projection in all
         layers of a group, when no layer changes the columns that the projection reads.
     Year : 2024
-    Source : Brandon et al., 2024, Reducing Transformer Key-Value Cache Size with Cross-Layer Attention, arXiv
-        2405.12981.
+    Source : Brandon et al., 2024, Reducing Transformer Key-Value Cache Size with Cross-Layer Attention,
+        section 2.2, arXiv 2405.12981.
     Other names : cross-layer attention, CLA, KV sharing, cross-layer KV cache, MLKV, multi-layer key-value heads
 
     It keeps what all of its layers keep. The layers see at least float32; the result has the dtype of `x`.
