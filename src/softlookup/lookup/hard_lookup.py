@@ -51,7 +51,7 @@ def hardmax(s: Array, allowed: Array | None = None, /) -> Array:
     Promises : non-negative, sums to one, inside the hull, shift invariant, prefix stable
     Equals : ``softmax`` in the limit of temperature zero when the largest score is single.
     Year : 2020
-    Source : Hahn, 2020, Theoretical Limitations of Self-Attention in Neural Sequence Models, abstract, arXiv
+    Source : Hahn, 2020, Theoretical Limitations of Self-Attention in Neural Sequence Models, section 3, arXiv
         1906.06755; the name: Hao, Angluin and Frank, 2022, arXiv 2204.06618.
     Other names : argmax attention, unique hard attention
 
