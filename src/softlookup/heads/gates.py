@@ -289,8 +289,8 @@ def mixture_of_heads(
     Equals : ``attention`` with its output projection when there is one expert; the mean of the experts when all are
         kept and the logits are equal.
     Year : 2022
-    Source : Zhang et al., 2022, Mixture of Attention Heads, arXiv 2210.05144, abstract; gates and heads as here: Shen et
-        al., 2024, JetMoE, sections 2.1 and 2.3, arXiv 2404.07413.
+    Source : Zhang et al., 2022, Mixture of Attention Heads, arXiv 2210.05144, abstract; gates and heads as here: Shen
+        et al., 2024, JetMoE, sections 2.1 and 2.3, arXiv 2404.07413.
     Other names : mixture of attention heads, MoA, JetMoE attention, mixture-of-head attention, MoH, SwitchHead,
         mixture of experts attention
 
