@@ -350,7 +350,7 @@ def path(w: Array, beta: Array, mask: Array, /, *, scale: float | None = None) -
         directions turn by a constant angle from item to item.
     Year : 2025
     Source : Yang et al., 2025, PaTH Attention: Position Encoding via Accumulating Householder Transformations,
-        abstract, arXiv 2505.16381; the released code.
+        section 2.2, arXiv 2505.16381; the released code.
     Other names : PaTH, PaTH attention, Householder position encoding, accumulated Householder transformations
 
     The latest item stands leftmost. The mask is needed here and again in `attention`: there it says what is read, here
@@ -422,7 +422,7 @@ def path_by_queries(w: Array, beta: Array, mask: Array, /, *, scale: float | Non
     Equals : ``path``, up to rounding.
     Year : 2025
     Source : Yang et al., 2025, PaTH Attention: Position Encoding via Accumulating Householder Transformations,
-        abstract, arXiv 2505.16381; the released code.
+        section 2.2, arXiv 2505.16381; the released code.
     Other names : rank-one form of PaTH, PaTH by recursion
 
     Each matrix is symmetric, so it may act on the query from the left instead of on the key.

@@ -190,7 +190,7 @@ def kerple_log(q_positions: Array, k_positions: Array, r1: Array, r2: Array, /) 
     Equals : ``alibi`` with the slope r1 r2 in the limit of small r2, the product kept; weights times (1 + r2 distance)
         to the power -r1.
     Year : 2022
-    Source : Chi et al., 2022, KERPLE, abstract, arXiv 2205.09921; the released code.
+    Source : Chi et al., 2022, KERPLE, section 4, arXiv 2205.09921; the released code.
     Other names : KERPLE, kernelized relative positional embedding, KERPLE-log, logarithmic bias
 
     The released code clamps both numbers to at least 0.01.
@@ -252,7 +252,7 @@ def kerple_power(q_positions: Array, k_positions: Array, r1: Array, r2: Array, /
     Promises : prefix stable
     Equals : ``alibi`` when the power is one; a Gaussian of the distance, before the normalizer divides, when it is two.
     Year : 2022
-    Source : Chi et al., 2022, KERPLE, abstract, arXiv 2205.09921; the released code.
+    Source : Chi et al., 2022, KERPLE, section 4, arXiv 2205.09921; the released code.
     Other names : KERPLE-power, power-law bias, generalized ALiBi
 
     At distance zero the bias and its gradients are zero.

@@ -114,7 +114,8 @@ def shaw(a: Array, index: Array, /, *, scale: float | None = None) -> Score:
     Equals : ``scaled_dot`` when the table is zero; ``scaled_dot`` plus the scaled ``read_distances`` of ``q @ a.T``;
         plus ``skew`` of it when nothing is clipped.
     Year : 2018
-    Source : Shaw, Uszkoreit and Vaswani, 2018, Self-Attention with Relative Position Representations, arXiv 1803.02155.
+    Source : Shaw, Uszkoreit and Vaswani, 2018, Self-Attention with Relative Position Representations, sections 3.1
+        and 3.2, arXiv 1803.02155.
     Other names : relative position representations, RPR, relation-aware self-attention, relative_key, Shaw relative
         attention
 
@@ -181,7 +182,8 @@ def shaw_values(w: Array, a: Array, index: Array, /) -> Array:
     Promises : none
     Equals : zero when the table is zero; ``weighted_average`` of the table by the weight that each distance gets.
     Year : 2018
-    Source : Shaw, Uszkoreit and Vaswani, 2018, Self-Attention with Relative Position Representations, arXiv 1803.02155.
+    Source : Shaw, Uszkoreit and Vaswani, 2018, Self-Attention with Relative Position Representations, sections 3.1
+        and 3.2, arXiv 1803.02155.
     Other names : relative position values, relative value embeddings
 
     Later keys leave a row alone as far as its weights do, as under a causal mask.
@@ -441,7 +443,7 @@ def disentangled(a: Array, b: Array, index: Array, /, *, scale: float | None = N
     Promises : prefix stable
     Equals : ``shaw(a, index, scale=scale)`` when b is zero.
     Year : 2020
-    Source : He et al., 2021, DeBERTa, arXiv 2006.03654, as the released code computes it.
+    Source : He et al., 2021, DeBERTa, section 3.1, arXiv 2006.03654, as the released code computes it.
     Other names : disentangled attention, DeBERTa attention, c2p and p2c, content-to-position, position-to-content,
         relative_key_query
 

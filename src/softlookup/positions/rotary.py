@@ -293,7 +293,7 @@ def proportional_frequencies(frequencies: Array, /, *, keep: int) -> Array:
     Promises : prefix stable
     Equals : all frequencies when `keep` is R; scores without positions when it is zero.
     Year : 2024
-    Source : Barbero et al., 2024, Round and Round We Go, arXiv 2410.06205, abstract.
+    Source : Barbero et al., 2024, Round and Round We Go, arXiv 2410.06205, section 6.1.
     Other names : p-RoPE, proportional RoPE, truncated rotary, zero frequencies
 
     References

@@ -60,7 +60,7 @@ def interpolated_frequencies(frequencies: Array, /, *, factor: float) -> Array:
     Promises : prefix stable
     Equals : ``rotary`` with positions divided by the factor; the frequencies themselves when it is one.
     Year : 2023
-    Source : Chen et al., 2023, Positional Interpolation, arXiv 2306.15595, abstract.
+    Source : Chen et al., 2023, Positional Interpolation, arXiv 2306.15595, section 2.3.
     Other names : position interpolation, positional interpolation, PI, linear scaling, rope_type linear, linear RoPE
         scaling
 
@@ -463,7 +463,7 @@ def longrope_frequencies(frequencies: Array, short: Array, long: Array, /, *, le
     Promises : prefix stable
     Equals : ``interpolated_frequencies`` when all divisors are the factor.
     Year : 2024
-    Source : Ding et al., 2024, LongRoPE, arXiv 2402.13753, abstract.
+    Source : Ding et al., 2024, LongRoPE, arXiv 2402.13753, section 3.2.
     Other names : LongRoPE, rope_type longrope, su scaling, short_factor, long_factor, Phi-3 RoPE
 
     References
@@ -586,7 +586,8 @@ def xpos_stretch(x: Array, positions: Array, /, *, pairing: str, span: float = 5
     Promises : prefix stable
     Equals : the input at position zero; scores of ``rotary`` times zeta to the power distance over span, pair by pair.
     Year : 2022
-    Source : Sun et al., 2022, A Length-Extrapolatable Transformer, arXiv 2212.10554, abstract, and its released code.
+    Source : Sun et al., 2022, A Length-Extrapolatable Transformer, arXiv 2212.10554, section 3.2, and its released
+        code.
     Other names : xPos, XPOS, extrapolatable position embedding, LeX, length-extrapolatable transformer
 
     A later key grows as fast as an earlier one falls: the scheme is for causal attention. Count positions from the
