@@ -167,7 +167,7 @@ def relu(s: Array, allowed: Array | None = None, /, *, length: float = 1.0) -> A
     Equals : the square root of ``squared_relu`` when L is one.
     Year : 2021
     Source : Zhang, Titov and Sennrich, 2021, Sparse Attention with Linear Units, arXiv 2104.07012, abstract, without
-        L; Wortsman et al., 2023, arXiv 2309.08586, abstract, with L.
+        L; Wortsman et al., 2023, section 3, arXiv 2309.08586, with L.
     Other names : ReLU attention, rectified linear attention, ReLA, point-wise attention
 
     Without a bound on the weights a model needs something after it that keeps the output in range.
@@ -230,7 +230,8 @@ def squared_relu(s: Array, allowed: Array | None = None, /, *, length: float = 1
     Promises : non-negative, prefix stable
     Equals : the square of ``relu``.
     Year : 2022
-    Source : Hua et al., 2022, Transformer Quality in Linear Time, arXiv 2202.10447, abstract.
+    Source : Hua et al., 2022, Transformer Quality in Linear Time, arXiv 2202.10447, abstract; that it squares
+        is told by Wortsman et al., 2023, section 2, arXiv 2309.08586.
     Other names : squared ReLU attention, relu^2, gated attention unit, GAU, FLASH-Quad
 
     Where L stands outside the square, as in other code, pass the root of that number.
@@ -291,7 +292,7 @@ def silu(s: Array, allowed: Array | None = None, /, *, length: float = 1.0) -> A
     Promises : prefix stable
     Equals : ``relu`` in the limit of large scores of either sign.
     Year : 2024
-    Source : Zhai et al., 2024, Actions Speak Louder than Words, arXiv 2402.17152.
+    Source : Zhai et al., 2024, Actions Speak Louder than Words, section 3, arXiv 2402.17152, without L.
     Other names : SiLU attention, HSTU, pointwise aggregated attention, swish attention
 
     The smallest weight, near a score of -1.28, is about -0.278 / L. A score of minus infinity gives zero.

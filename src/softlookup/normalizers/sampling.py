@@ -103,7 +103,7 @@ def gumbel_softmax(noise: Array, /, *, temperature: float = 1.0) -> Normalizer:
         temperature zero.
     Year : 2016
     Source : Jang, Gu and Poole, 2017, Categorical Reparameterization with Gumbel-Softmax, section 2, arXiv 1611.01144;
-        Maddison, Mnih and Teh, 2017, The Concrete Distribution, arXiv 1611.00712.
+        Maddison, Mnih and Teh, 2017, The Concrete Distribution, section 3.2, arXiv 1611.00712.
     Other names : Gumbel softmax, Concrete distribution, relaxed categorical
 
     The noise is an argument, so the function is pure: the same noise gives the same weights.

@@ -245,7 +245,7 @@ def softpick(s: Array, allowed: Array | None = None, /) -> Array:
     Promises : non-negative, prefix stable
     Equals : ``softmax`` in the limit when all scores grow; equal shares for equal positive scores.
     Year : 2025
-    Source : Zuhri et al., 2025, Softpick, arXiv 2504.20966, abstract.
+    Source : Zuhri et al., 2025, Softpick, section 3.1, arXiv 2504.20966.
     Other names : rectified softmax, softpick attention
 
     A score of minus infinity that may be read counts one in the divisor, so a mask of minus infinities is not a mask
