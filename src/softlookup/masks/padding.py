@@ -218,7 +218,7 @@ def block_causal(q_positions: Array, k_positions: Array, /, *, block: int) -> Ar
     Promises : none
     Equals : ``causal`` of the numbers of the blocks; ``causal`` when a block is one position.
     Year : 2025
-    Source : Arriola et al., 2025, Block Diffusion, abstract, arXiv 2503.09573, for language models that write a
+    Source : Arriola et al., 2025, Block Diffusion, section 3.1, arXiv 2503.09573, for language models that write a
         block at a time.
     Other names : blockwise causal mask, frame-causal mask, semi-autoregressive mask
 
@@ -436,7 +436,7 @@ def shared_prefix(q_positions: Array, k_positions: Array, q_branches: Array, k_b
     Promises : prefix stable
     Equals : ``causal`` of the prefix with each continuation alone.
     Year : 2024
-    Source : Juravsky et al., 2024, Hydragen, abstract, arXiv 2402.05099, as a schedule; the mask was in use before.
+    Source : Juravsky et al., 2024, Hydragen, section 3.2, arXiv 2402.05099, as a schedule; the mask was in use before.
     Other names : prompt sharing, cascade attention, shared question mask
 
     A negative number marks padding, which nobody reads.
@@ -493,7 +493,7 @@ def tree(parents: Array, /) -> Array:
     Promises : prefix stable
     Equals : ``causal`` when each node is the parent of the next; the identity when no node has a parent.
     Year : 2023
-    Source : Miao et al., 2023, SpecInfer, abstract, arXiv 2305.09781, as tree-based parallel decoding.
+    Source : Miao et al., 2023, SpecInfer, section 4.2, arXiv 2305.09781, as tree-based parallel decoding.
     Other names : tree attention mask, ancestor mask, topology-aware causal mask, token tree, Medusa mask
 
     The promise holds when parents come before children. The number of ancestors, a row's sum less one, is the depth of
