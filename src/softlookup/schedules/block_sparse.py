@@ -162,7 +162,7 @@ def block_sparse_attention(
     Equals : ``attention`` with the mask, for the layout that ``block_layout`` makes of it.
     Year : 2022
     Source : Dao et al., 2022, FlashAttention, section 3.3, arXiv 2205.14135; with lists of partial and of full blocks:
-        Dong et al., 2024, Flex Attention, arXiv 2412.05496.
+        Dong et al., 2024, Flex Attention, section 4.2, arXiv 2412.05496.
     Other names : block-sparse FlashAttention, BlockMask, block mask, FlexAttention block sparsity, splash attention,
         sparse flash attention, tile skipping
 

@@ -91,7 +91,8 @@ def decode(
     Promises : prefix stable
     Equals : the last n rows of ``attend`` over the whole text with a causal mask.
     Year : 2019
-    Source : Shazeer, 2019, Fast Transformer Decoding: One Write-Head is All You Need, abstract, arXiv 1911.02150.
+    Source : Shazeer, 2019, Fast Transformer Decoding: One Write-Head is All You Need, section 2.4, arXiv
+        1911.02150.
     Other names : KV cache, key-value cache, incremental decoding, past_key_values, past_key, past_value, DynamicCache,
         StaticCache, autoregressive decoding, decode step
 
@@ -171,7 +172,8 @@ def chunked_prefill(
     Equals : ``attend`` with a causal mask that lets the last query read the last key, for every size.
     Year : 2023
     Source : Agrawal et al., 2023, SARATHI: Efficient LLM Inference by Piggybacking Decodes with Chunked Prefills,
-        abstract, arXiv 2308.16369; mixed without stalls: Agrawal et al., 2024, Sarathi-Serve, arXiv 2403.02310.
+        abstract, arXiv 2308.16369; mixed without stalls: Agrawal et al., 2024, Sarathi-Serve, section 4.2,
+        arXiv 2403.02310.
     Other names : chunked prefill, chunked-prefills, prefill chunking, piecewise prefill, Sarathi
 
     References
@@ -389,7 +391,7 @@ def paged_attention(
     Equals : ``attention`` on the keys of each sequence in one row, with a causal mask at the end.
     Year : 2023
     Source : Kwon et al., 2023, Efficient Memory Management for Large Language Model Serving with PagedAttention,
-        abstract, arXiv 2309.06180.
+        sections 4.1 to 4.4, arXiv 2309.06180.
     Other names : paged KV cache, block table, page table, vLLM, PagedAttention, page size, block size, slot mapping,
         ragged paged attention
 

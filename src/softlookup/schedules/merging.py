@@ -445,7 +445,8 @@ def shared_prefix_attention(
     Equals : ``attention`` on the prefix and the suffix in one row of keys, for each sequence by itself, unless several
         scores of a row are plus infinity.
     Year : 2024
-    Source : Juravsky et al., 2024, Hydragen, abstract, arXiv 2402.05099; Ye et al., 2024, Cascade Inference.
+    Source : Juravsky et al., 2024, Hydragen, sections 3.1 and 3.2, arXiv 2402.05099; Ye et al., 2024, Cascade
+        Inference.
     Other names : cascade attention, cascade inference, Hydragen, prefix-aware attention, common prefix attention,
         shared-prefix batch decoding
 

@@ -423,7 +423,7 @@ def quantized_attention(
     Equals : ``partial_attention`` when `rounding` gives back what it gets.
     Year : 2024
     Source : Shah et al., 2024, FlashAttention-3, section 3.3, arXiv 2407.08608; Zhang et al., 2024, SageAttention,
-        arXiv 2410.02367.
+        sections 4.2 and 4.3, arXiv 2410.02367.
     Other names : SageAttention, INT8 attention, FP8 attention, FP8 FlashAttention, quantised attention, low-precision
         attention, 8-bit attention, fake quantization, QDQ
 

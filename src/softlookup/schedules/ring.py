@@ -635,7 +635,7 @@ def tree_attention(
     Equals : ``attention`` on the parts put together; ``merge_all`` of the results of the devices; up to rounding.
     Year : 2024
     Source : Shyam et al., 2024, Tree Attention: Topology-aware Decoding for Long-Context Attention on GPU clusters,
-        arXiv 2408.04093.
+        section 5, arXiv 2408.04093.
     Other names : tree decoding, tree reduction, decode context parallelism, DCP, distributed flash decoding
 
     Not the mask `tree`, which lets branches of guesses be read together. The distribution of the queries to the
