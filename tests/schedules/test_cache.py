@@ -431,6 +431,23 @@ class TestWritePages:
                 write_pages(pool, np.array([[page]]), np.array([[1]]), np.ones((1, 1, 1))), pool
             )
 
+    def test_a_text_alone_and_texts_in_two_axes(self):
+        rng = np.random.default_rng(19)
+        pool, x = rng.normal(size=(12, 2, 2, 3)), rng.normal(size=(2, 3, 2, 5, 3))
+        table, places = rng.permutation(12).reshape(2, 3, 2), rng.integers(-1, 5, size=(2, 3, 5))
+        expected = pool.copy()
+        for b, c, i in np.ndindex(2, 3, 5):
+            if 0 <= places[b, c, i] < 4:
+                expected[table[b, c, places[b, c, i] // 2], :, places[b, c, i] % 2] = x[b, c, :, i]
+        np.testing.assert_array_equal(write_pages(pool, table, places, x), expected)
+        gathered = gather_pages(pool, table)
+        for b, c, t in np.ndindex(2, 3, 2):
+            np.testing.assert_array_equal(gathered[b, c, :, 2 * t : 2 * t + 2], pool[table[b, c, t]])
+        alone = write_pages(pool, table[1, 2], places[1, 2], x[1, 2])
+        mine = table[1, 2]
+        np.testing.assert_array_equal(alone[mine], expected[mine])
+        np.testing.assert_array_equal(np.delete(alone, mine, axis=0), np.delete(pool, mine, axis=0))
+
     def test_filling_pages_one_item_at_a_time_gives_the_text_back(self):
         x = random_arrays(17, (2, 2, 7, 3))[0]
         table, pool = np.array([[3, 0, 5], [1, 6, 2]]), np.full((8, 2, 3, 3), NAN)
@@ -448,7 +465,7 @@ class TestWritePages:
         autograd.check(dpool, [[[0.0], [g[0, 1, 0]]], [[g[1, 0, 0]], [0.0]]])
         autograd.check(dx, [[g[1, 1], g[0, 0]]])
 
-    def test_bad_input(self, xp):
+    def test_bad_input(self, xp, other):
         pool, x = xp.asarray(np.ones((2, 2, 1))), xp.asarray(np.ones((1, 2, 1)))
         table, places = xp.asarray([[1, 0]], "int64"), xp.asarray([[1, 2]], "int64")
         with pytest.raises(ValueError, match=r"places has shape \(2,\)"):
@@ -465,6 +482,11 @@ class TestWritePages:
             write_pages(pool, table, places[0, 0], x)
         with pytest.raises(TypeError, match="places must hold signed integers"):
             write_pages(pool, table, x[:, :, 0], x)
+        for i in range(4):
+            given = [pool, table, places, x]
+            given[i] = other.asarray(xp.numpy(given[i]))
+            with pytest.raises(TypeError, match="one library"):
+                write_pages(*given)
 
 
 PARTLY_USED = [
