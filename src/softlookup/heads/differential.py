@@ -73,7 +73,7 @@ def differential_attention(
     Equals : ``attention`` of the first heads when lambda is zero; the difference of two calls of ``attention``;
         ``talking_heads_attention`` with the identity and columns of 1 and -lambda.
     Year : 2024
-    Source : Ye et al., 2024, Differential Transformer, arXiv 2410.05258, abstract and released code.
+    Source : Ye et al., 2024, Differential Transformer, arXiv 2410.05258, section 2.1 and released code.
     Other names : differential transformer, DIFF transformer, Diff attention, DiffAttn, differential attention V2,
         DIFF V2, difference of two softmaxes
 

@@ -110,7 +110,7 @@ def head_gate(out: Array, logits: Array, /) -> Array:
     Equals : ``output_gate`` with the same logit for all numbers of a head; ``attention`` with ``sink_softmax`` when the
         logits are the log-sum-exp of the scores minus the sink.
     Year : 2023
-    Source : Bondarenko, Nagel and Blankevoort, 2023, Quantizable Transformers, arXiv 2306.12929, abstract.
+    Source : Bondarenko, Nagel and Blankevoort, 2023, Quantizable Transformers, arXiv 2306.12929, section 4.2.
     Other names : per-head gate, headwise gate, gated attention with a head-specific gate, value head gate
 
     References
