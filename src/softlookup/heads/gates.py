@@ -170,7 +170,7 @@ def value_residual(v: Array, first: Array, mix: Array, /) -> Array:
     Equals : `v` when mu is zero, and values that all layers share when it is one; by linearity, the same blend of the
         outputs of two calls of ``attention``.
     Year : 2024
-    Source : Zhou et al., 2024, Value Residual Learning, arXiv 2410.17897, abstract.
+    Source : Zhou et al., 2024, Value Residual Learning, arXiv 2410.17897, section 3.3 of the submission of 2024.
     Other names : ResFormer, value residual, value residual learning, SVFormer, value mixing, v1 residual
 
     References

@@ -61,7 +61,7 @@ def evaluate_mask(mask_mod: MaskMod, q: Array, k: Array, /) -> Array:
     Equals : any other mask whose rule is written as a predicate, such as ``causal`` for ``j <= i``.
     Year : 2024
     Source : Dong et al., 2024, Flex Attention: A Programming Model for Generating Optimized Attention Kernels,
-        arXiv 2412.05496, abstract.
+        arXiv 2412.05496, section 3.1.
     Other names : mask_mod, FlexAttention mask, create_mask
 
     Indices count from zero on both sides: where queries continue a cache, the predicate adds the offset. The head is
@@ -209,7 +209,7 @@ def modified_score(score_mod: ScoreMod, /, *, score: Score = scaled_dot()) -> Sc
         is a soft cap.
     Year : 2024
     Source : Dong et al., 2024, Flex Attention: A Programming Model for Generating Optimized Attention Kernels,
-        arXiv 2412.05496, abstract.
+        arXiv 2412.05496, section 3.1.
     Other names : score_mod, FlexAttention, Flex Attention
 
     The scale comes before the function and the mask after it. Automatic differentiation gives the gradient; there is
