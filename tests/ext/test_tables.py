@@ -67,7 +67,7 @@ def test_the_tables_show_their_data(tmp_path):
 
 def test_the_table_of_times_says_on_what_it_was_measured(tmp_path):
     source = write(tmp_path, {"tables": "# Tables\n\n```{speed-table}\n```\n"})
-    run = {"run": "float32, n = 8", "threads": 1, "seconds": 0.0123, "limit": 0.5, "torch": 1.25, "extra": 2**19}
+    run = {"run": "float32, n = 8", "threads": 1, "seconds": 0.0123, "limit": 0.5, "torch": 1.3, "extra": 2**19}
     machine = {"processor": "a processor", "cores": 2, "memory": 3 * 2**30, "instructions": ["wide"]}
     record = {
         "date": "2026-01-02",
@@ -76,23 +76,25 @@ def test_the_table_of_times_says_on_what_it_was_measured(tmp_path):
         "threads": {"ONE": "1", "TWO": None},
         "kernels": {"CORE": None},
         "runs": [run],
-        "others": [{"what": "a window", "ratio": 7.0}],
+        "others": [{"what": "a window", "ratio": 7.0}, {"what": "a table", "ratio": 12.0}],
     }
     html = ""
     for given in (record, record | {"machine": machine | {"memory": None, "instructions": []}, "threads": {}}):
         (source / "_data" / "speed.json").write_text(json.dumps(given))
         book = build(source)
         assert book.failures == []
-        html += (book.html / "tables.html").read_text(encoding="utf-8")
+        html += (book.html / "tables.html").read_text(encoding="utf-8").replace("\N{NO-BREAK SPACE}", "&#160;")
     for words in (
         "Measured on 2026-01-02. Processor: a processor, 2 cores, 3 GiB of memory, instructions wide. Versions: ",
         "NumPy 9.9. Variables that were set: ONE=1.",
         "a processor, 2 cores. Versions: NumPy 9.9. Variables that were set: none.",
-        "<p>12 ms</p>",
+        "<p>float32, n&#160;=&#160;8</p>",
+        "<p>12&#160;ms</p>",
         "<p>0.50</p>",
-        "<p>1.25</p>",
-        "<p>0.5 MiB</p>",
-        "<p>7.00</p>",
+        "<p>1.3</p>",
+        "<p>0.5&#160;MiB</p>",
+        "<p>7.0</p>",
+        "<p>12</p>",
     ):
         assert words in html
 

@@ -103,15 +103,15 @@ class Fill(SphinxPostTransform):
         record = data(self.env, "speed")
         rows = [
             [
-                run["run"],
+                run["run"].replace(" = ", "\N{NO-BREAK SPACE}=\N{NO-BREAK SPACE}"),
                 str(run["threads"]),
-                f"{1000 * run['seconds']:.0f} ms",
-                *(f"{run[name]:.2f}" if name in run else "" for name in ("limit", "textbook", "torch", "jax")),
-                f"{run['extra'] / 2**20:.1f} MiB",
+                f"{1000 * run['seconds']:.0f}\N{NO-BREAK SPACE}ms",
+                *(two_digits(run[name]) if name in run else "" for name in ("limit", "textbook", "torch", "jax")),
+                f"{run['extra'] / 2**20:.1f}\N{NO-BREAK SPACE}MiB",
             ]
             for run in record["runs"]
         ]
-        others = [[other["what"], f"{other['ratio']:.2f}"] for other in record["others"]]
+        others = [[other["what"], two_digits(other["ratio"])] for other in record["others"]]
         return [
             nodes.paragraph("", f"Measured on {record['date']}. {conditions(record)}"),
             table(SPEED_COLUMNS, rows),
@@ -141,6 +141,11 @@ class Fill(SphinxPostTransform):
 
 
 FROM_DATA = ("oracles-table", "seed-table", "speed-table")
+
+
+def two_digits(ratio: float) -> str:
+    """A ratio with the two digits that a record keeps: 0.97, 2.0 and 12."""
+    return f"{ratio:#.2g}".removesuffix(".")
 
 
 def conditions(record: dict) -> str:
