@@ -443,6 +443,15 @@ class TestBlockSparseAttention:
         for gradient in ours:
             assert np.isfinite(autograd.numpy(gradient)).all()
 
+    def test_narrow_numbers_come_back_narrow(self):
+        q, k, v = (x.astype(np.float16) for x in random_arrays(31, (6, 3), (7, 3), (7, 2)))
+        mask = random_mask(5, 6, 7)
+        out, lse = block_sparse_attention(q, k, v, layout=block_layout(mask, rows=2, columns=3), mask=mask)
+        expected, level = partial_attention(q, k, v, mask=mask)
+        assert (out.dtype, lse.dtype) == (expected.dtype, level.dtype) == (np.float16, np.float32)
+        np.testing.assert_allclose(out, expected, rtol=2e-3)
+        np.testing.assert_allclose(lse, level, rtol=1e-5)
+
     def test_thousands_of_items_in_float32(self):
         q, k, v = (a.astype(np.float32) for a in random_arrays(14, (2048, 16), (2048, 16), (2048, 8)))
         at = np.arange(2048)

@@ -225,19 +225,27 @@ class TestFastAttention:
         np.testing.assert_allclose(out, 1e36, rtol=1e-5)
 
     @pytest.mark.parametrize(
-        ("query", "key", "scale", "value"), [(70, 1, 1, 1e10), (1, 70, 1, 1e10), (1, 1, 70, 1e10), (20, 1, 1, 1e36)]
+        ("query", "key", "scale", "value"),
+        [
+            (70, 1, 1, 1e10),
+            (1, 70, 1, 1e10),
+            (1, 1, 70, 1e10),
+            (0.1, 700, 1, 1e10),
+            (700, 0.1, 1, 1e10),
+            (20, 1, 1, 1e36),
+        ],
     )
     def test_exponentials_and_blends_stay_in_range(self, query, key, scale, value):
-        q, k, v = ([[query]], [[key], [key], [-key]], [[value], [value], [0.0]])
+        q, k, v = ([[query]] * 9, [[key], [key], [-key]], [[value], [value], [0.0]])
         out = fast_attention(*(np.array(x, dtype=np.float32) for x in (q, k, v)), scale=scale)
-        np.testing.assert_allclose(out, [[value]], rtol=1e-5)
+        np.testing.assert_allclose(out, [[value]] * 9, rtol=1e-5)
 
     @pytest.mark.parametrize(("size", "scale"), [(1e150, 1e-200), (1e150, 1e-298), (1.0, 1e200), (1e-150, 1e200)])
     def test_scales_of_any_size(self, size, scale):
-        q, k, v = np.array([[size]]), np.array([[size], [size], [-size]]), np.array([[1.0], [3.0], [8.0]])
+        q, k, v = np.array([[size]] * 9), np.array([[size], [size], [-size]]), np.array([[1.0], [3.0], [8.0]])
         score = scale * size * size  # 1e100, 100, 1e200, 1e-100
         expected = 2.0 if score > 1 else 4.0
-        np.testing.assert_allclose(fast_attention(q, k, v, scale=scale), [[expected]], rtol=1e-12)
+        np.testing.assert_allclose(fast_attention(q, k, v, scale=scale), [[expected]] * 9, rtol=1e-12)
 
     def test_many_heads_of_few_queries(self):
         q, k, v = problem(19, 4, 1100, 300, 300)
