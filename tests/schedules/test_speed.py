@@ -273,6 +273,11 @@ class TestFastAttention:
         mask = np.tri(4, dtype=bool)
         assert not np.isnan(attention(q, k, v, mask=mask)[:, :3]).any()
 
+    def test_scores_of_minus_infinity_take_no_share(self, tiles):
+        q, k, v = np.ones((9, 1)), np.array([[-INF], [0.0], [-INF], [0.0]]), np.array([[8.0], [1.0], [8.0], [3.0]])
+        np.testing.assert_allclose(fast_attention(q, k, v), [[2.0]] * 9)
+        np.testing.assert_array_equal(fast_attention(q, k[:1], v[:1]), [[0.0]] * 9)
+
     def test_a_nan_that_may_be_read_shows(self, tiles):
         for spoiled in range(3):
             arrays = [x.copy() for x in problem(14, 3, 3, 1, 1)]
