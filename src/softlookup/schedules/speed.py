@@ -177,9 +177,9 @@ def fast_attention(
                 s = tile[: some_total.size * (end - j)].reshape(*some_total.shape, end - j)
                 np.matmul(queries[..., a:b, :], keys[..., j:end, :].mT, out=s)
                 edges = []
-                if (c := min(b, end - 1 - high)) > a:  # for these queries, the last keys come too late
+                if (c := end - 1 - high) > a:  # for these queries, the last keys come too late
                     edges.append((s[..., : c - a, :], reached[a + high - j : c + high - j, : end - j]))
-                if (c := max(a, j + 1 - low)) < b:  # for these, the first keys come too early
+                if (c := j + 1 - low) < b:  # for these, the first keys come too early
                     edges.append((s[..., c - a :, :], 1 - reached[c - 1 + low - j : b - 1 + low - j, : end - j]))
                 if not small:
                     for part, read in edges:
